@@ -1,0 +1,3 @@
+//! `orbitkv-bench`: measures OrbitKV against something named, in one run.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! OrbitKV: a node daemon that keeps LLM KV-cache blocks in DRAM and on SSD.

@@ -1,0 +1,3 @@
+//! `orbitkv`: the node daemon and its operator commands.
+
+fn main() {}

@@ -1,0 +1,58 @@
+//! Every bound that a peer or an engine can observe, with its unit and its reason.
+
+/// Block hashes in one Query (chapter 1.3).
+pub const QUERY_HASHES_MAX: usize = 16_384;
+
+/// Keys worked per ordered batch of a Query, and keys of one lookup.
+pub const QUERY_BATCH_KEYS: usize = 128;
+
+/// Bytes of a block hash on the wire.
+pub const BLOCK_HASH_BYTES: usize = 32;
+
+/// Payload part of the largest engine frame: a full Query is exactly this much hash data.
+pub const FRAME_BODY_BYTES_MAX: usize = QUERY_HASHES_MAX * BLOCK_HASH_BYTES;
+
+/// Room for a frame's header and fixed part beside [`FRAME_BODY_BYTES_MAX`].
+pub const FRAME_FIXED_BYTES_MAX: usize = 8 * 1024;
+
+/// Largest engine frame, length prefix included.
+pub const FRAME_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + FRAME_FIXED_BYTES_MAX;
+
+/// Keys in one Reserve, Commit, Abort, Acquire or Evict.
+pub const KEYS_PER_REQUEST_MAX: usize = 4_096;
+
+/// Requests one connection may have unanswered; one more is not read until one is answered.
+pub const REQUESTS_IN_FLIGHT_MAX: usize = 256;
+
+/// Rank lists one Query may name.
+pub const QUERY_LISTS_MAX: usize = 64;
+
+/// Layer groups of one namespace.
+pub const GROUPS_MAX: usize = 64;
+
+/// Residents in one List page.
+pub const LIST_PAGE_MAX: usize = 4_096;
+
+/// Namespaces a node interns (chapter 2.7).
+pub const NAMESPACES_MAX: usize = 4_096;
+
+/// Input records of one journal interval (chapter 2.10).
+pub const INTERVAL_RECORDS_MAX: usize = 1_024;
+
+/// Input bytes of one journal interval.
+pub const INTERVAL_BYTES_MAX: usize = 512 * 1024;
+
+/// Bytes of a node id.
+pub const NODE_ID_BYTES_MAX: usize = 64;
+
+/// Alignment and granularity of every extent of the arena and the SSD file, in bytes:
+/// the page size, and what O_DIRECT asks of every device we support.
+pub const EXTENT_ALIGN_BYTES: u64 = 4_096;
+
+/// Longest deadline a request may carry; longer is an error naming this limit.
+pub const DEADLINE_MS_MAX: u32 = 600_000;
+
+const _: () = assert!(FRAME_BODY_BYTES_MAX == 512 * 1024);
+const _: () = assert!(QUERY_HASHES_MAX.is_multiple_of(QUERY_BATCH_KEYS));
+const _: () = assert!(REQUESTS_IN_FLIGHT_MAX >= 64, "chapter 1.3 promises at least 64");
+const _: () = assert!(EXTENT_ALIGN_BYTES.is_power_of_two());
