@@ -19,9 +19,6 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// Table bytes for each id.
-    pub const BYTES_PER_ENTRY: usize = Links::BYTES_PER_ENTRY + size_of::<bool>();
-
     /// Empty, with tables for ids below `entries`.
     #[must_use]
     pub fn new(entries: usize) -> Lru {
@@ -31,6 +28,12 @@ impl Lru {
             present: vec![false; entries],
             pinned_run: 0,
         }
+    }
+
+    /// Bytes of the tables for ids below `entries`.
+    #[must_use]
+    pub const fn table_bytes(entries: usize) -> usize {
+        entries * (Links::BYTES_PER_ENTRY + size_of::<bool>())
     }
 }
 

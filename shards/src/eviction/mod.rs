@@ -22,7 +22,7 @@ use orbitkv_wire::identity::KeyHash;
 use crate::key::EntryId;
 
 /// The policy a node ships with; ADR 0003 has the measurement.
-pub type DramPolicy = S3Fifo;
+pub type DramPolicy = Lru;
 
 /// An order of eviction over the residents of one shard. It holds ids only, in tables indexed by id
 /// that grow with the highest id seen; below that, no call allocates.

@@ -49,9 +49,6 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// Table bytes for each id, without the memory of evictions.
-    pub const BYTES_PER_ENTRY: usize = Links::BYTES_PER_ENTRY + size_of::<Entry>();
-
     /// Empty, with tables for ids below `entries`, and a memory of as many evictions.
     #[must_use]
     pub fn new(entries: usize) -> S3Fifo {
@@ -65,10 +62,10 @@ impl S3Fifo {
         }
     }
 
-    /// Bytes of all tables for ids below `entries`.
+    /// Bytes of the tables for ids below `entries`, the memory of evictions included.
     #[must_use]
     pub fn table_bytes(entries: usize) -> usize {
-        entries * Self::BYTES_PER_ENTRY + GhostTable::table_bytes(entries)
+        entries * (Links::BYTES_PER_ENTRY + size_of::<Entry>()) + GhostTable::table_bytes(entries)
     }
 
     fn queue(&mut self, place: Place) -> &mut Queue {

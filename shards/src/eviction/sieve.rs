@@ -26,9 +26,6 @@ pub struct Sieve {
 }
 
 impl Sieve {
-    /// Table bytes for each id.
-    pub const BYTES_PER_ENTRY: usize = Links::BYTES_PER_ENTRY + size_of::<Mark>();
-
     /// Empty, with tables for ids below `entries`.
     #[must_use]
     pub fn new(entries: usize) -> Sieve {
@@ -38,6 +35,12 @@ impl Sieve {
             marks: vec![Mark::Absent; entries],
             hand: None,
         }
+    }
+
+    /// Bytes of the tables for ids below `entries`.
+    #[must_use]
+    pub const fn table_bytes(entries: usize) -> usize {
+        entries * (Links::BYTES_PER_ENTRY + size_of::<Mark>())
     }
 }
 
