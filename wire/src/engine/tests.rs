@@ -1,7 +1,7 @@
 //! Tests of the engine channel's bytes: what they are, that nothing else is accepted, and that
 //! `docs/engine-protocol.md` tells the truth about them.
 
-//mod documented;
+mod documented;
 mod golden;
 mod plain;
 mod random;

@@ -270,8 +270,8 @@ fn numbers_and_flags_in_requests_are_known_ones() {
     byte_rule("evict", 4, 1..=3);
     byte_rule("clear", 32, 1..=3);
     byte_rule("list", 32, 1..=3);
-    for at in 0..8 {
-        byte_rule("hello", at, MAGIC[at]..=MAGIC[at]);
+    for (at, byte) in MAGIC.into_iter().enumerate() {
+        byte_rule("hello", at, byte..=byte);
     }
 }
 
