@@ -157,7 +157,9 @@ impl Leases {
     ) -> Result<(), LeaseError> {
         match self.leases.get(&token) {
             // A query works in batches: later ones add to the hold of the first.
-            Some(lease) if matches!(lease.kind, LeaseKind::Hold { .. }) && lease.charged == connection => Ok(()),
+            Some(lease) if matches!(lease.kind, LeaseKind::Hold { .. }) && lease.charged == connection => {
+                Ok(())
+            }
             Some(_) => Err(LeaseError::Unknown),
             None => {
                 let expires = now + self.settings.hold_time;

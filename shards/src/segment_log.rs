@@ -206,13 +206,7 @@ impl SegmentLog {
             && quarantined > 1
             && quarantined * QUARANTINE_SHARE > self.segments.len()
         {
-            self.state = LogState::Off(OffReason::Quarantine {
-                segments: quarantined as u32,
-                of: self.geometry.segments,
-            });
-            while let Some(&segment) = self.awaiting_table.front() {
-                self.cancel_table(segment as usize);
-            }
+            self.turn_off(OffReason::Quarantine { segments: quarantined as u32, of: self.geometry.segments });
         }
         self.free_if_drained(index);
     }
@@ -250,6 +244,16 @@ impl SegmentLog {
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Takes no blocks any more. What is there can still be read and removed.
+    pub fn turn_off(&mut self, reason: OffReason) {
+        if self.state == LogState::On {
+            self.state = LogState::Off(reason);
+            while let Some(&segment) = self.awaiting_table.front() {
+                self.cancel_table(segment as usize);
+            }
+        }
     }
 
     /// Whether it takes blocks.

@@ -65,6 +65,12 @@ pub enum OffReason {
         /// Segments of the part.
         of: u32,
     },
+    /// Its owner saw too many writes fail in a row.
+    #[error("{in_a_row} writes in a row failed")]
+    WriteFailures {
+        /// How many.
+        in_a_row: u32,
+    },
 }
 
 /// Whether the log takes blocks.

@@ -2,8 +2,8 @@
 //! they can travel by mail to another core; the answer names the request by its tag.
 
 use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Place, SlotRecord};
-use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, KeyHash, Medium, NamespaceDigest, Sequence};
 use orbitkv_wire::identity::ShardIndex;
+use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, KeyHash, Medium, NamespaceDigest, Sequence};
 
 use crate::leases::{ConnectionId, InstanceId, LeaseError, LeaseToken};
 use crate::reservations::ReservationId;

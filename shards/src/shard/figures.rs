@@ -3,6 +3,7 @@
 use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex};
 
 use super::Shard;
+use crate::segment_log::LogState;
 
 /// Counters of a shard's life. Names say what is counted; none ever goes down but the levels of
 /// residents and bytes.
@@ -41,7 +42,7 @@ pub struct Counters {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SsdFigures {
     /// Why the tier takes nothing any more; `None` while it works.
-    pub off_reason: Option<&'static str>,
+    pub off_reason: Option<String>,
     /// Bytes of the shard's part of the file.
     pub capacity_bytes: u64,
     /// Bytes of live blocks, padded to pages.
@@ -129,11 +130,14 @@ impl Shard {
             ssd: self.log.as_ref().map(|log| {
                 let accounting = log.accounting();
                 SsdFigures {
-                    off_reason: log.off_reason(),
+                    off_reason: match log.state() {
+                        LogState::On => None,
+                        LogState::Off(reason) => Some(reason.to_string()),
+                    },
                     capacity_bytes: accounting.capacity_bytes,
-                    live_bytes: accounting.live_bytes,
-                    free_segments: accounting.free_segments,
-                    quarantined_bytes: accounting.quarantined_bytes,
+                    live_bytes: accounting.shares.live_bytes,
+                    free_segments: accounting.shares.free_segments,
+                    quarantined_bytes: accounting.shares.quarantined_bytes,
                 }
             }),
         }

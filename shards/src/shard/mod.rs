@@ -26,7 +26,7 @@ use crate::leases::{LeaseSettings, LeasedBlock, Leases};
 use crate::namespaces::Namespaces;
 use crate::reservations::Reservations;
 use crate::residents::{CopyId, Dram, EntryRef, Residents, Ssd};
-use crate::segment_log::{Placement, SegmentLog, SegmentLogSettings};
+use crate::segment_log::{BlockName, GeometryError, LogState, Placement, SegmentLog, SegmentLogSettings};
 use crate::slab::{Slab, SlabSettings, SlotId};
 use crate::time::Moment;
 
@@ -107,19 +107,21 @@ pub struct Shard {
 
 impl Shard {
     /// An empty shard.
-    #[must_use]
-    pub fn new(settings: ShardSettings) -> Shard {
-        Shard {
+    ///
+    /// # Errors
+    /// If its part of the SSD file cannot be cut into segments.
+    pub fn new(settings: ShardSettings) -> Result<Shard, GeometryError> {
+        Ok(Shard {
             residents: Residents::new(),
             slab: Slab::new(settings.slab),
             slot_owners: HashMap::new(),
             policy: DramPolicy::new(0),
             journal: Journal::new(settings.journal),
             drops: DropMemory::new(settings.drop_memory_entries),
-            namespaces: Namespaces::new(),
+            namespaces: Namespaces::new(orbitkv_wire::bounds::NAMESPACES_MAX),
             reservations: Reservations::new(settings.shard),
             leases: Leases::new(settings.leases),
-            log: settings.log.clone().map(SegmentLog::new),
+            log: settings.log.map(SegmentLog::new).transpose()?,
             reserved: Pool::new("reserved bytes", settings.reserved_bytes_max),
             waiting: Pool::new("waiting commands", settings.waiting_max),
             acquires: BTreeMap::new(),
@@ -140,7 +142,7 @@ impl Shard {
             draining: false,
             counters: Counters::default(),
             settings,
-        }
+        })
     }
 
     /// Its index.
@@ -181,7 +183,9 @@ impl Shard {
             }
             Command::Evict { namespace, media, keys } => self.evict(tag, &namespace, media, &keys),
             Command::Clear { namespace, media } => self.clear(tag, &namespace, media),
-            Command::List { namespace, media, after, limit } => self.list(tag, &namespace, media, after, limit),
+            Command::List { namespace, media, after, limit } => {
+                self.list(tag, &namespace, media, after, limit)
+            }
             Command::Sync => self.sync(tag),
             Command::Disconnected { connection } => {
                 self.leases.on_disconnected(connection, &mut self.ended);
@@ -237,7 +241,7 @@ impl Shard {
     }
 
     fn known(&self, digests: &[NamespaceDigest]) -> Vec<Option<crate::key::NamespaceId>> {
-        digests.iter().map(|digest| self.namespaces.find(digest)).collect()
+        digests.iter().map(|digest| self.namespaces.get(digest)).collect()
     }
 
     fn find(&self, hash: KeyHash, key: Option<StateKey>) -> Option<EntryId> {
@@ -272,7 +276,7 @@ impl Shard {
         let key = entry.key;
         self.policy.remove(id);
         let ended = self.journal.append_delete(key, Medium::Dram);
-        self.drops.record(key, Medium::Dram, sequence, ended);
+        self.drops.on_ended(key, Medium::Dram, sequence, ended);
         self.counters.dram_bytes -= self.residents.entry(id).bytes;
         self.counters.dram_residents -= 1;
         let freed = self.residents.withdraw(copy);
@@ -284,19 +288,35 @@ impl Shard {
         freed.is_none()
     }
 
-    /// Ends the SSD residence of an entry.
+    /// Ends the SSD residence of an entry; its place in the log is free to be reclaimed.
     fn end_ssd(&mut self, id: EntryId) {
+        let placement = self.end_ssd_residence(id);
+        self.log.as_mut().expect("an SSD residence lies in a log").remove(&placement);
+        self.end_if_bare(id);
+    }
+
+    /// Ends the SSD residence of an entry, leaving its place and the entry itself to the caller.
+    fn end_ssd_residence(&mut self, id: EntryId) -> Placement {
         let entry = self.residents.entry_mut(id);
         let (placement, sequence) = entry.ssd.residence().expect("only a residence ends");
         // The write of a move goes on alone: its completion finds that the residence has ended.
         entry.ssd = Ssd::Absent;
         let (key, bytes) = (entry.key, entry.bytes);
         let ended = self.journal.append_delete(key, Medium::Ssd);
-        self.drops.record(key, Medium::Ssd, sequence, ended);
+        self.drops.on_ended(key, Medium::Ssd, sequence, ended);
         self.counters.ssd_residents -= 1;
         self.counters.ssd_bytes -= bytes;
-        self.log.as_mut().expect("an SSD residence lies in a log").remove(placement);
-        self.end_if_bare(id);
+        placement
+    }
+
+    /// Whether the SSD tier takes blocks.
+    fn writes_back(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.state() == LogState::On)
+    }
+
+    /// What the block of an entry is called outside this shard.
+    fn block_name(&self, key: &StateKey) -> BlockName {
+        BlockName { namespace: *self.namespaces.digest(key.namespace), group: key.group, block: key.block }
     }
 
     fn end_if_bare(&mut self, id: EntryId) {
@@ -309,11 +329,15 @@ impl Shard {
 
     /// Conservation laws that are cheap enough to check after every command.
     fn assert_invariants(&self) {
-        assert_eq!(self.policy.len() as u64, self.counters.dram_residents, "the policy knows every residence");
+        assert_eq!(
+            self.policy.len() as u64,
+            self.counters.dram_residents,
+            "the policy knows every residence"
+        );
         assert!(self.reserved.in_use() >= self.reservations.bytes(), "every reservation has its permit");
         assert_eq!(
             self.slot_owners.len() + self.reservations.len(),
-            self.slab.accounting().allocated_slots as usize,
+            self.slab.accounting().slots as usize,
             "every slot has one owner"
         );
         assert_eq!(self.slot_owners.len(), self.residents.copies(), "every copy has its slot");

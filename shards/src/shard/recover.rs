@@ -199,7 +199,7 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.residents.entry_mut(id).dram = Dram::Filling(copy);
-        self.log.as_mut().expect("an SSD residence lies in a log").begin_read(placement);
+        self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
         let entry = self.residents.reference(id);
         let waiters = Vec::new();
         self.fills.insert(copy, Fill { entry, placement, submitted: false, reinsert, waiters });
@@ -210,7 +210,7 @@ impl Shard {
     /// Ends a fill whose bytes never arrived or must not be shown. Its waiters get `outcome`.
     pub(super) fn abandon_fill(&mut self, copy: CopyId, outcome: BlockOutcome) {
         let fill = self.fills.remove(&copy).expect("a fill is abandoned once");
-        self.log.as_mut().expect("a fill reads from a log").end_read(fill.placement);
+        self.log.as_mut().expect("a fill reads from a log").end_read(&fill.placement);
         if let Some(id) = self.filling_entry(&fill, copy) {
             self.residents.entry_mut(id).dram = Dram::Absent;
             let freed = self.residents.withdraw(copy);
@@ -236,7 +236,7 @@ impl Shard {
             return self.abandon_fill(copy, BlockOutcome::Missing);
         };
         let fill = self.fills.remove(&copy).expect("a fill is finished once");
-        self.log.as_mut().expect("a fill reads from a log").end_read(fill.placement);
+        self.log.as_mut().expect("a fill reads from a log").end_read(&fill.placement);
         self.begin_dram(id, copy);
         let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
         for (tag, index) in fill.waiters {

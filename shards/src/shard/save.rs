@@ -35,7 +35,7 @@ impl Shard {
         if self.draining {
             return self.answer(tag, Outcome::Draining);
         }
-        let Ok(namespace) = self.namespaces.intern(*namespace) else {
+        let Ok(namespace) = self.namespaces.intern(namespace) else {
             return self.answer(tag, Outcome::NamespacesFull);
         };
         let mut slots = Vec::with_capacity(keys.len());
@@ -136,7 +136,7 @@ impl Shard {
     pub(super) fn begin_dram(&mut self, id: EntryId, copy: CopyId) {
         let entry = self.residents.entry(id);
         let (key, hash, bytes) = (entry.key, entry.hash, entry.bytes);
-        let sequence = self.journal.append_put(key, Medium::Dram, bytes);
+        let sequence = self.journal.append_put(key, Medium::Dram, journal_bytes(bytes));
         self.residents.entry_mut(id).dram = Dram::Resident { copy, sequence };
         self.policy.insert(id, hash);
         self.counters.dram_residents += 1;
@@ -182,7 +182,9 @@ impl Shard {
         loop {
             match self.slab.allocate(bytes) {
                 Ok(slot) => return Ok(slot),
-                Err(AllocateError::TooLarge { limit }) => return Err(NoSlot::TooLarge { limit_bytes: limit }),
+                Err(AllocateError::TooLarge { limit }) => {
+                    return Err(NoSlot::TooLarge { limit_bytes: limit });
+                }
                 Err(AllocateError::Full) => {}
             }
             tries += 1;
@@ -194,8 +196,8 @@ impl Shard {
 
     /// Evicts so that a slot for `bytes` may fit; false if nothing can be evicted.
     fn make_room(&mut self, bytes: u64) -> bool {
-        let (residents, log) = (&self.residents, &self.log);
-        let writes_back = log.as_ref().is_some_and(|log| log.is_on());
+        let writes_back = self.writes_back();
+        let residents = &self.residents;
         let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
         let Some(victim) = self.policy.victim(VICTIM_SEARCH_ENTRIES, &mut evictable) else { return false };
         let Dram::Resident { copy, .. } = self.residents.entry(victim).dram else {
@@ -217,7 +219,7 @@ impl Shard {
     fn evictable_owner(&self, slot: SlotId) -> Option<EntryId> {
         let copy = self.residents.copy(*self.slot_owners.get(&slot)?);
         let owner = copy.owner?;
-        let writes_back = self.log.as_ref().is_some_and(|log| log.is_on());
+        let writes_back = self.writes_back();
         let shown = matches!(self.residents.entry(owner).dram, Dram::Resident { .. });
         (shown && is_evictable(&self.residents, writes_back, owner)).then_some(owner)
     }
@@ -227,6 +229,11 @@ impl Shard {
         let in_use = self.end_dram(id);
         assert!(!in_use, "only unpinned copies are evicted");
     }
+}
+
+/// Payload bytes as the journal has them: no slot is larger than an I/O region of 1 GiB.
+pub(super) fn journal_bytes(bytes: u64) -> u32 {
+    u32::try_from(bytes).expect("a slot is at most one I/O region")
 }
 
 /// Unpinned, and not the only copy of what is still to be written back.

@@ -3,16 +3,15 @@
 //! The driver pulls: [`Shard::poll_order`] gives the next device operation, reads first, and takes
 //! a write from the queue only when the device has room, so nothing is placed before it can start.
 
-use std::time::Duration;
-
 use orbitkv_wire::engine::answers::BlockOutcome;
-use orbitkv_wire::identity::Medium;
+use orbitkv_wire::identity::{Medium, Sequence};
 
+use super::save::journal_bytes;
 use super::{Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::EntryId;
 use crate::residents::{CopyId, Dram, EntryRef, Ssd};
-use crate::segment_log::{AppendError, Placement, SegmentId, TableWrite};
+use crate::segment_log::{AppendError, OffReason, Placement, SegmentId, Settled, Standing, TableWrite};
 
 /// Times one block's write-back is tried before it stays in DRAM alone.
 const WRITE_ATTEMPTS_MAX: u8 = 3;
@@ -22,9 +21,6 @@ const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 16;
 
 /// Live blocks of a reclaimed segment that one turn looks at: a bounded slice of work.
 const RECLAIM_SLICE_BLOCKS: usize = 64;
-
-/// Retry hint for a save that found no room, while write-backs are on their way.
-pub const BUSY_RETRY: Duration = Duration::from_millis(1);
 
 /// Names a device operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,7 +68,7 @@ pub(super) struct SyncJob {
 
 impl Shard {
     pub(super) fn queue_write_back(&mut self, id: EntryId) {
-        if !self.log.as_ref().is_some_and(|log| log.is_on()) {
+        if !self.writes_back() {
             return;
         }
         let ticket = self.next_write_back;
@@ -141,12 +137,12 @@ impl Shard {
             return Begun::NotNeeded;
         };
         let (key, bytes, checksum) = (entry.key, entry.bytes, entry.checksum);
-        let Some(namespace) = self.namespaces.digest(key.namespace) else { return Begun::NotNeeded };
+        let name = self.block_name(&key);
         let log = self.log.as_mut().expect("write-backs are queued with a log");
-        let placement = match log.append(id, namespace, key, bytes) {
+        let placement = match log.append(id, &name, bytes) {
             Ok(placement) => placement,
             Err(AppendError::NoRoom) => return Begun::NoRoom,
-            Err(AppendError::TooLarge { .. } | AppendError::Off) => {
+            Err(AppendError::TooLarge { .. } | AppendError::Off(_) | AppendError::BudgetSpent) => {
                 self.residents.entry_mut(id).ssd = Ssd::Absent;
                 self.counters.write_backs_given_up += 1;
                 return Begun::NotNeeded;
@@ -223,14 +219,16 @@ impl Shard {
     /// Ends an SSD residence that could not be read, or whose bytes proved wrong. The entry itself
     /// still has its filling copy, which the caller abandons next.
     fn lose_ssd(&mut self, shown: Option<EntryId>, placement: Placement, wrong_bytes: bool) {
+        let lost = shown
+            .filter(|&id| self.residents.entry(id).ssd.residence().is_some_and(|(at, _)| at == placement));
+        if let Some(id) = lost {
+            self.end_ssd_residence(id);
+        }
         let log = self.log.as_mut().expect("reads come from a log");
         if wrong_bytes {
-            log.quarantine(placement);
-        }
-        if let Some(id) = shown
-            && self.residents.entry(id).ssd.residence().is_some_and(|(at, _)| at == placement)
-        {
-            self.end_ssd(id);
+            log.quarantine(&placement);
+        } else if lost.is_some() {
+            log.remove(&placement);
         }
     }
 
@@ -246,13 +244,12 @@ impl Shard {
                 self.failures_in_a_row = 0;
                 self.counters.write_backs_done += 1;
                 let Some(id) = waiting else {
-                    log.on_written(placement, orbitkv_wire::identity::Sequence(0), checksum);
-                    log.remove(placement);
+                    self.settle_abandoned(&placement, checksum);
                     return;
                 };
                 let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
-                let sequence = self.journal.append_put(key, Medium::Ssd, bytes);
-                log.on_written(placement, sequence, checksum);
+                let sequence = self.journal.append_put(key, Medium::Ssd, journal_bytes(bytes));
+                log.on_written(&placement, sequence, checksum);
                 let entry = self.residents.entry_mut(id);
                 entry.checksum = Some(checksum);
                 entry.hot = false;
@@ -261,7 +258,7 @@ impl Shard {
                 self.counters.ssd_bytes += bytes;
             }
             Err(_) => {
-                log.on_write_failed(placement);
+                log.on_write_failed(&placement);
                 self.on_write_error();
                 let Some(id) = waiting else { return };
                 let entry = self.residents.entry_mut(id);
@@ -278,11 +275,20 @@ impl Shard {
         }
     }
 
+    /// A write that nobody waits for any more has completed: its place is dead.
+    fn settle_abandoned(&mut self, placement: &Placement, checksum: u64) {
+        let log = self.log.as_mut().expect("writes go to a log");
+        if log.on_written(placement, Sequence(0), checksum) == Settled::Readable {
+            log.remove(placement);
+        }
+    }
+
     fn on_write_error(&mut self) {
         self.counters.ssd_write_errors += 1;
         self.failures_in_a_row += 1;
         if self.failures_in_a_row >= WRITE_FAILURES_IN_A_ROW_MAX {
-            self.log.as_mut().expect("writes go to a log").turn_off("too many writes in a row failed");
+            let reason = OffReason::WriteFailures { in_a_row: self.failures_in_a_row };
+            self.log.as_mut().expect("writes go to a log").turn_off(reason);
         }
     }
 
@@ -335,7 +341,7 @@ impl Shard {
         }
         for _ in 0..RECLAIM_SLICE_BLOCKS {
             let Some((id, placement)) = self.reclaims.pop_front() else { break };
-            if !self.log.as_ref().expect("checked above").is_live(placement) {
+            if self.log.as_ref().expect("checked above").standing(&placement) != Standing::Readable {
                 continue;
             }
             let entry = self.residents.entry(id);
@@ -358,9 +364,9 @@ impl Shard {
             return;
         };
         let (key, bytes, checksum) = (entry.key, entry.bytes, entry.checksum);
-        let digest = self.namespaces.digest(key.namespace).expect("a resident's namespace is interned");
+        let name = self.block_name(&key);
         let log = self.log.as_mut().expect("an SSD residence lies in a log");
-        let Ok(target) = log.append_reinsert(id, digest, key, bytes, placement) else {
+        let Ok(target) = log.append_reinsert(&placement, &name, bytes) else {
             return self.drop_from_log(id);
         };
         self.residents.entry_mut(id).ssd = Ssd::Moving { placement, sequence, target };
@@ -373,25 +379,26 @@ impl Shard {
 
     fn on_moved(&mut self, reference: EntryRef, target: Placement, outcome: Result<u64, i32>) {
         let moving = self.residents.resolve(reference).and_then(|id| match self.residents.entry(id).ssd {
-            Ssd::Moving { placement, sequence, target: to } if to == target => Some((id, placement, sequence)),
+            Ssd::Moving { placement, sequence, target: to } if to == target => {
+                Some((id, placement, sequence))
+            }
             _ => None,
         });
         let log = self.log.as_mut().expect("moves go to a log");
         match (outcome, moving) {
             (Ok(checksum), Some((id, placement, sequence))) => {
-                log.on_written(target, sequence, checksum);
-                log.remove(placement);
+                log.on_written(&target, sequence, checksum);
+                log.remove(&placement);
                 let entry = self.residents.entry_mut(id);
                 entry.ssd = Ssd::Resident { placement: target, sequence };
                 entry.hot = false;
                 self.counters.ssd_moves += 1;
             }
             (Ok(checksum), None) => {
-                log.on_written(target, orbitkv_wire::identity::Sequence(0), checksum);
-                log.remove(target);
+                self.settle_abandoned(&target, checksum);
             }
             (Err(_), moving) => {
-                log.on_write_failed(target);
+                log.on_write_failed(&target);
                 self.on_write_error();
                 if let Some((id, placement, sequence)) = moving {
                     self.residents.entry_mut(id).ssd = Ssd::Resident { placement, sequence };

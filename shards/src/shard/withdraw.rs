@@ -28,7 +28,7 @@ impl Shard {
 
     pub(super) fn clear(&mut self, tag: Tag, namespace: &NamespaceDigest, media: Media) {
         let mut total = Withdrawn::default();
-        if let Some(namespace) = self.namespaces.find(namespace) {
+        if let Some(namespace) = self.namespaces.get(namespace) {
             let first = StateKey { namespace, group: GroupId(0), block: BlockHash([0; 32]) };
             let ids: Vec<EntryId> = self
                 .residents
@@ -99,7 +99,7 @@ impl Shard {
     ) {
         let mut residents = Vec::new();
         let mut next = None;
-        if let Some(namespace) = self.namespaces.find(namespace) {
+        if let Some(namespace) = self.namespaces.get(namespace) {
             let first = StateKey { namespace, group: GroupId(0), block: BlockHash([0; 32]) };
             let after = after.map(|(group, block)| StateKey { namespace, group, block });
             let mut looked_at = 0;
