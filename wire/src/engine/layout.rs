@@ -1,0 +1,158 @@
+//! Fixed-offset records: how a plain rkyv struct becomes bytes and is read in place again.
+//!
+//! Every type here archives to a size known at compile time, with alignment 1 and no relative
+//! pointer, so a frame is its header, one fixed body and an array of equal records, each at an
+//! offset that another language can compute from the tables in `docs/engine-protocol.md`.
+
+use rkyv::rancor::{Failure, Panic, Strategy};
+use rkyv::ser::Serializer;
+use rkyv::{Archive, Deserialize, Portable, Serialize};
+
+use super::FrameError;
+
+type Encoder<'a> = Strategy<Serializer<&'a mut Vec<u8>, (), ()>, Panic>;
+type Checker<'a> = rkyv::api::high::HighValidator<'a, Failure>;
+type Decoder = Strategy<rkyv::de::Pool, Failure>;
+
+/// A struct whose archived form has a fixed size and no pointers.
+///
+/// Sealed by construction: only the frame structs of this module's siblings implement it.
+pub trait Fixed: Sized + Archive<Archived: FixedArchived<Self>> + for<'a> Serialize<Encoder<'a>> {
+    /// Bytes of the archived form.
+    const BYTES: usize = size_of::<Self::Archived>();
+
+    /// Name, fields and types in order; what the layout hash covers.
+    const DESCRIPTION: &'static str;
+
+    /// Appends the archived form to `out`.
+    fn append_to(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let mut serializer = Serializer::new(out, (), ());
+        let Ok(_) = rkyv::api::serialize_using::<_, Panic>(self, &mut serializer);
+        debug_assert_eq!(serializer.writer.len() - start, Self::BYTES);
+    }
+}
+
+/// The archived side of a [`Fixed`] type: validated in place, copied out by value.
+pub trait FixedArchived<T>:
+    Portable + for<'a> rkyv::bytecheck::CheckBytes<Checker<'a>> + Deserialize<T, Decoder>
+{
+}
+
+impl<A, T> FixedArchived<T> for A where
+    A: Portable + for<'a> rkyv::bytecheck::CheckBytes<Checker<'a>> + Deserialize<T, Decoder>
+{
+}
+
+/// Reads a frame's parts front to back. Cheap to copy; borrows the frame's bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Starts at the front of `bytes`.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes }
+    }
+
+    /// Takes one fixed struct off the front.
+    ///
+    /// # Errors
+    /// [`FrameError::Truncated`] if fewer bytes are left; [`FrameError::Invalid`] if they are no `T`.
+    pub fn take<T: Fixed>(&mut self) -> Result<T, FrameError> {
+        let bytes = self.take_bytes(T::BYTES)?;
+        let archived = rkyv::access::<T::Archived, Failure>(bytes).map_err(|_| FrameError::Invalid)?;
+        rkyv::deserialize::<T, Failure>(archived).map_err(|_| FrameError::Invalid)
+    }
+
+    /// Takes `count` equal records off the front, to be read in place.
+    ///
+    /// # Errors
+    /// [`FrameError::Truncated`] if fewer bytes are left.
+    pub fn take_records<T: Fixed>(&mut self, count: usize) -> Result<Records<'a, T>, FrameError> {
+        let length = count.checked_mul(T::BYTES).ok_or(FrameError::Truncated)?;
+        Ok(Records { bytes: self.take_bytes(length)?, record: std::marker::PhantomData })
+    }
+
+    /// Takes `length` raw bytes off the front.
+    ///
+    /// # Errors
+    /// [`FrameError::Truncated`] if fewer bytes are left.
+    pub fn take_bytes(&mut self, length: usize) -> Result<&'a [u8], FrameError> {
+        let (taken, rest) = self.bytes.split_at_checked(length).ok_or(FrameError::Truncated)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    /// Bytes not taken yet.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Ends the reading.
+    ///
+    /// # Errors
+    /// [`FrameError::TrailingBytes`] if anything is left.
+    pub fn finish(self) -> Result<(), FrameError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(FrameError::TrailingBytes) }
+    }
+}
+
+/// An array of equal records inside a frame.
+#[derive(Debug)]
+pub struct Records<'a, T> {
+    bytes: &'a [u8],
+    record: std::marker::PhantomData<T>,
+}
+
+impl<T> Clone for Records<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Records<'_, T> {}
+
+impl<'a, T: Fixed> Records<'a, T> {
+    /// Number of records.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() / T::BYTES
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The records in order, each validated as it is read.
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, FrameError>> + use<'a, T> {
+        self.bytes.chunks_exact(T::BYTES).map(|bytes| Reader::new(bytes).take())
+    }
+
+    /// All records by value.
+    ///
+    /// # Errors
+    /// [`FrameError::Invalid`] at the first record that is no `T`.
+    pub fn to_vec(&self) -> Result<Vec<T>, FrameError> {
+        self.iter().collect()
+    }
+}
+
+/// Declares frame structs: plain fields, archived at fixed offsets.
+macro_rules! fixed {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+        pub struct $name { $($(#[$field_meta])* pub $field: $kind,)* }
+        impl $crate::engine::layout::Fixed for $name {
+            const DESCRIPTION: &'static str =
+                concat!(stringify!($name), "{", $(stringify!($field), ":", stringify!($kind), ";",)* "}");
+        }
+    )*};
+}
+pub(crate) use fixed;
