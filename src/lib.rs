@@ -6,5 +6,6 @@ pub mod control;
 pub mod core;
 pub mod engine;
 pub mod exit;
+pub mod node;
 pub mod quantity;
 pub mod settings;
