@@ -1,6 +1,7 @@
 //! The commands of `orbitkv`: what is parsed here is dispatched to the `run` of one file each.
 
 pub mod await_fence;
+pub mod derive;
 pub mod doctor;
 pub mod http_client;
 pub mod namespaces;
