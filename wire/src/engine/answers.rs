@@ -297,6 +297,7 @@ numbered! {
 
 /// An answer, validated.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one answer at a time lies on a stack, never in a queue")]
 pub enum Answer<'a> {
     /// The request as a whole was refused.
     Refused(Status, Refusal),
@@ -334,12 +335,15 @@ pub fn decode_answer<'a>(header: &Header, body: &'a [u8]) -> Result<Answer<'a>, 
     let operation =
         Operation::from_wire(header.operation).ok_or(FrameError::Operation { number: header.operation })?;
     let status = Status::from_wire(header.status).ok_or(FrameError::Invalid)?;
-    if header.flags & !FLAG_MORE != 0 {
+    let succeeded = status == Status::Ok;
+    let more = succeeded && operation.may_stream() && header.flags == FLAG_MORE;
+    let counted = succeeded && operation.answers_with_records();
+    if header.deadline_ms != 0 || (header.flags != 0 && !more) || (header.count != 0 && !counted) {
         return Err(FrameError::Invalid);
     }
     let count = header.count as usize;
     let mut reader = Reader::new(body);
-    let answer = if status == Status::Ok {
+    let answer = if succeeded {
         match operation {
             Operation::Hello => Answer::Hello(reader.take()?),
             Operation::Ping | Operation::Release | Operation::Cancel => Answer::Done,
@@ -357,7 +361,9 @@ pub fn decode_answer<'a>(header: &Header, body: &'a [u8]) -> Result<Answer<'a>, 
             Operation::Drain => Answer::Drain(reader.take()?),
         }
     } else {
-        Answer::Refused(status, reader.take()?)
+        let refusal: Refusal = reader.take()?;
+        refusal.text.as_str().ok_or(FrameError::Invalid)?;
+        Answer::Refused(status, refusal)
     };
     reader.finish()?;
     Ok(answer)
@@ -380,6 +386,7 @@ pub fn append_answer<B: Fixed, R: Fixed>(
     body: &B,
     records: &[R],
 ) {
+    debug_assert!(!more || operation.may_stream(), "{operation:?} answers in one frame");
     let flags = if more { FLAG_MORE } else { 0 };
     append_frame(out, operation, flags, Status::Ok, request_id, 0, |out| {
         body.append_to(out);
@@ -414,5 +421,12 @@ impl Operation {
     #[must_use]
     pub fn may_stream(self) -> bool {
         matches!(self, Operation::Acquire | Operation::Attach | Operation::Drain)
+    }
+
+    /// Whether a successful answer to this operation carries records.
+    #[must_use]
+    pub fn answers_with_records(self) -> bool {
+        use Operation::{Abort, Acquire, Attach, Commit, Evict, List, Query, Reserve, Sync};
+        matches!(self, Reserve | Commit | Abort | Evict | Query | Acquire | Attach | List | Sync)
     }
 }

@@ -175,7 +175,7 @@ fixed! {
         pub namespace: [u8; 32],
         /// Bit 0 DRAM, bit 1 SSD.
         pub media: u8,
-        /// Residents wanted, 1 to [`bounds::LIST_PAGE_MAX`].
+        /// Blocks wanted, 1 to [`bounds::LIST_PAGE_MAX`]; a block on both media has two records.
         pub limit: u32,
         /// Zero for the first page, else the cursor of the page before.
         pub cursor: [u8; 40],
@@ -269,6 +269,9 @@ pub fn decode_request<'a>(header: &Header, body: &'a [u8]) -> Result<Request<'a>
         return Err(FrameError::Invalid);
     }
     within("deadline in milliseconds", header.deadline_ms as usize, bounds::DEADLINE_MS_MAX as usize)?;
+    if header.count != 0 && !operation.asks_with_records() {
+        return Err(FrameError::Invalid);
+    }
     let count = header.count as usize;
     let mut reader = Reader::new(body);
     let request = match operation {
@@ -282,9 +285,10 @@ pub fn decode_request<'a>(header: &Header, body: &'a [u8]) -> Result<Request<'a>
         Operation::Ping => Request::Ping,
         Operation::Register => {
             let register = Box::new(reader.take::<RegisterBody>()?);
-            flag(register.rank_invariant)?;
             let count = within("layer groups in a registration", count, bounds::GROUPS_MAX)?;
-            Request::Register(register, reader.take_records(count)?.to_vec()?)
+            let groups = reader.take_records(count)?.to_vec()?;
+            registration(&register, &groups)?;
+            Request::Register(register, groups)
         }
         Operation::Reserve => {
             let reserve: ReserveBody = reader.take()?;
@@ -317,7 +321,9 @@ pub fn decode_request<'a>(header: &Header, body: &'a [u8]) -> Result<Request<'a>
         Operation::List => {
             let list: ListBody = reader.take()?;
             media(list.media)?;
-            within("residents in a page", list.limit as usize, bounds::LIST_PAGE_MAX)?;
+            if within("residents in a page", list.limit as usize, bounds::LIST_PAGE_MAX)? == 0 {
+                return Err(FrameError::Invalid);
+            }
             Request::List(list)
         }
         Operation::Sync => Request::Sync,
@@ -325,6 +331,32 @@ pub fn decode_request<'a>(header: &Header, body: &'a [u8]) -> Result<Request<'a>
     };
     reader.finish()?;
     Ok(request)
+}
+
+/// Checks what a registration's types alone do not say.
+fn registration(register: &RegisterBody, groups: &[GroupRecord]) -> Result<(), FrameError> {
+    flag(register.rank_invariant)?;
+    let width = usize::from(register.hash_bytes);
+    let known = groups.iter().all(|group| GroupKindNumber::from_wire(group.kind).is_some());
+    let texts = [
+        register.instance.as_str(),
+        register.engine.as_str(),
+        register.model.as_str(),
+        register.weights_revision.as_str(),
+        register.adapter.as_str(),
+        register.computation.as_str(),
+        register.dtype.as_str(),
+        register.layout.as_str(),
+        register.hash_algorithm.as_str(),
+        register.hash_seed.as_str(),
+    ];
+    if within("bytes of a block hash", width, bounds::BLOCK_HASH_BYTES)? == 0
+        || !known
+        || texts.contains(&None)
+    {
+        return Err(FrameError::Invalid);
+    }
+    Ok(())
 }
 
 fn keys<'a, T: Fixed>(reader: &mut Reader<'a>, count: usize) -> Result<Records<'a, T>, FrameError> {
@@ -345,6 +377,15 @@ fn prefix<'a>(reader: &mut Reader<'a>, count: usize, limit: usize) -> Result<Pre
         return Err(FrameError::Invalid);
     }
     Ok((body, lists, reader.take_records(count)?))
+}
+
+impl Operation {
+    /// Whether a request of this operation carries records.
+    #[must_use]
+    pub fn asks_with_records(self) -> bool {
+        use Operation::{Abort, Acquire, Commit, Evict, Query, Register, Reserve};
+        matches!(self, Register | Reserve | Commit | Abort | Query | Acquire | Evict)
+    }
 }
 
 /// Appends a request frame with `records` after its fixed body.
