@@ -5,6 +5,7 @@ pub mod doctor;
 pub mod http_client;
 pub mod namespaces;
 pub mod owners;
+pub mod replay;
 pub mod status;
 pub mod sync;
 pub mod table;
@@ -34,6 +35,8 @@ pub struct Cli {
 /// The commands. `node`, `replay` and `drain` join here with the daemon and its client.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Drive nodes with a trace through the engine channel and check every byte
+    Replay(replay::ReplayArgs),
     /// Show what a node is, holds and is doing
     Status(status::StatusArgs),
     /// Wait until a node has flushed, and print its fence
@@ -63,6 +66,7 @@ pub struct NodeAddress {
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
+        Command::Replay(args) => replay::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Owners(args) => owners::run(&args),
