@@ -4,6 +4,8 @@ pub mod bill;
 pub mod cli;
 pub mod client;
 pub mod control;
+pub mod core;
+pub mod engine;
 pub mod exit;
 pub mod quantity;
 pub mod replay;

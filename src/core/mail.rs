@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_shards::shard::{Command, Reply, Tag};
+use orbitkv_wire::engine::answers::DrainAnswer;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::report::CoreReport;
@@ -40,6 +41,8 @@ pub enum Letter {
     Report(Tag),
     /// Take no new work.
     Drain,
+    /// What the whole node still has to finish, for the engines that wait for it.
+    DrainProgress(Box<DrainAnswer>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }
@@ -120,6 +123,12 @@ impl Mail {
     pub fn table_bytes(participants: usize) -> u64 {
         let lane = LANE_LETTERS * (size_of::<Letter>() + size_of::<Answer>());
         (participants * participants.saturating_sub(1) * lane) as u64
+    }
+
+    /// Participants, this one included.
+    #[must_use]
+    pub fn participants(&self) -> usize {
+        self.peers.len()
     }
 
     /// This participant's number.
