@@ -2,10 +2,12 @@
 
 pub mod bill;
 pub mod cli;
+pub mod client;
 pub mod control;
 pub mod core;
 pub mod engine;
 pub mod exit;
 pub mod node;
 pub mod quantity;
+pub mod replay;
 pub mod settings;

@@ -7,6 +7,7 @@ pub mod http_client;
 pub mod namespaces;
 pub mod node;
 pub mod owners;
+pub mod replay;
 pub mod status;
 pub mod sync;
 pub mod table;
@@ -38,6 +39,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a node: the daemon that keeps blocks in DRAM and on SSD
     Node(Box<crate::settings::NodeArgs>),
+    /// Drive nodes with a trace through the engine channel and check every byte
+    Replay(replay::ReplayArgs),
     /// Show what a node is, holds and is doing
     Status(status::StatusArgs),
     /// Wait until a node has flushed, and print its fence
@@ -68,6 +71,7 @@ pub struct NodeAddress {
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Node(args) => node::run(*args),
+        Command::Replay(args) => replay::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Owners(args) => owners::run(&args),

@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 use super::{fail, say};
 use crate::control::connections::BoundedListener;
 use crate::control::http::{self, HttpSettings};
-use crate::control::metadata::{BillLine, NodeIdentity};
+use crate::control::metadata::NodeIdentity;
 use crate::control::port::CorePort;
 use crate::exit::Exit;
 use crate::node::{self, Node};
@@ -59,19 +59,7 @@ pub fn run(args: NodeArgs) -> ExitCode {
         PageKind::Thp => "thp",
         PageKind::HugeTlb => "hugetlb",
     };
-    let identity = NodeIdentity {
-        node_id: settings.node_id.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        engine_socket: settings.engine_socket.display().to_string(),
-        placement,
-        arena_pages: pages.to_owned(),
-        shards: settings.shards,
-        bill: bill
-            .items
-            .iter()
-            .map(|item| BillLine { name: item.name.to_owned(), bytes: item.bytes })
-            .collect(),
-    };
+    let identity = NodeIdentity::of(&settings, &bill, pages);
     match serve(node, identity, &settings, &machine, token, listener) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &format!("the control thread: {error}")),

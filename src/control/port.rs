@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use orbitkv_native::wake::Wake;
+use orbitkv_shards::segment_log::OffReason;
 use orbitkv_shards::shard::{Command, Outcome, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
 use orbitkv_wire::identity::ShardIndex;
@@ -227,7 +228,7 @@ impl NodePort for CorePort {
                 namespace: digest.to_string(),
                 engine: field("engine"),
                 model: field("model"),
-                weights: field("weights revision"),
+                weights_revision: field("weights revision"),
                 adapter: field("adapter"),
                 dtype: field("dtype"),
                 layout: field("layout"),
@@ -285,16 +286,7 @@ fn shard_report(report: CoreReport) -> ShardReport {
             pinned_bytes: figures.pinned_bytes,
         },
         ssd: figures.ssd.map_or_else(SsdReport::default, |ssd| SsdReport {
-            state: match (ssd.off, file_deleted) {
-                (_, true) => SsdState::Degraded(SsdFault::FileDeleted),
-                (Some(orbitkv_shards::segment_log::OffReason::Quarantine { .. }), _) => {
-                    SsdState::Degraded(SsdFault::WrongChecksums)
-                }
-                (Some(orbitkv_shards::segment_log::OffReason::WriteFailures { .. }), _) => {
-                    SsdState::Degraded(SsdFault::WriteErrors)
-                }
-                (None, false) => SsdState::On,
-            },
+            state: ssd_state(ssd.off, file_deleted),
             capacity_bytes: ssd.capacity_bytes,
             live_bytes: ssd.live_bytes,
             free_bytes: ssd.free_bytes,
@@ -313,11 +305,17 @@ fn shard_report(report: CoreReport) -> ShardReport {
             reservations: figures.reservations,
             leases: figures.leases - figures.holds,
             holds: figures.holds,
+            holds_expired: figures.holds_expired,
+            waiting: figures.waiting[0],
             process_deaths: engine.process_deaths,
             stale_generation_rejections: engine.stale_generation,
             malformed_frames: engine.malformed_frames,
         },
         service: ServiceReport {
+            queries: counters.queries,
+            acquires_busy: counters.acquires_busy,
+            saves_present: counters.saves_present,
+            saves_lost_race: counters.saves_lost_race,
             hits: PerMedium { dram: counters.hits_dram, ssd: counters.hits_ssd },
             misses: counters.misses,
             saves_committed: counters.saves_committed,
@@ -333,8 +331,22 @@ fn shard_report(report: CoreReport) -> ShardReport {
             connection_requests: engine.requests_in_flight_peak,
             write_backs: counters.write_queue_peak,
             ssd_requests: device_peak,
+            waiting: figures.waiting[1],
             ..QueuePeaks::default()
         },
         turns: TurnReport { turns: turns.turns, stalls: turns.stalls, slice_ns_max: turns.ns_max },
     }
+}
+
+fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
+    if file_deleted {
+        let detail = "the SSD file has no name any more; its space comes back when the node ends".to_owned();
+        return SsdState::Degraded { fault: SsdFault::FileDeleted, detail };
+    }
+    let Some(reason) = off else { return SsdState::On };
+    let fault = match reason {
+        OffReason::Quarantine { .. } => SsdFault::WrongChecksums,
+        OffReason::WriteFailures { .. } => SsdFault::WriteErrors,
+    };
+    SsdState::Degraded { fault, detail: reason.to_string() }
 }
