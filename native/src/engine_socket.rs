@@ -162,6 +162,11 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
     let probe = stream_socket().map_err(errno("making a socket to probe"))?;
     match connect(&probe, &address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(system("removing stale engine socket")),
+        // The kernel takes a killed node's rings apart after the process is gone, and its listener
+        // with them: what still answers for a moment may be nobody.
+        Ok(()) if peer_is_gone(&probe) => {
+            fs::remove_file(path).map_err(system("removing engine socket of a dead node"))
+        }
         // A full backlog (AGAIN) is somebody, too.
         Ok(()) | Err(Errno::AGAIN) => {
             let holder =
@@ -169,6 +174,15 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
             Err(EngineSocketError::InUse { path: path.to_owned(), holder })
         }
         Err(other) => Err(errno("probing engine socket")(other)),
+    }
+}
+
+/// Whether the process that listens at the other end has ended.
+fn peer_is_gone(probe: &OwnedFd) -> bool {
+    match peer_pidfd(probe.as_fd()) {
+        Ok(process) => has_exited(&process),
+        // Older kernels have no descriptor for a process that has been reaped.
+        Err(error) => matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::INVAL)),
     }
 }
 

@@ -6,11 +6,11 @@ use orbitkv_shards::reservations::ReservationId;
 use orbitkv_shards::shard::command::{Holder, Media};
 use orbitkv_shards::shard::{Command, Key, Tag};
 use orbitkv_shards::time::Moment;
+use orbitkv_wire::bounds::KEYS_PER_REQUEST_MAX;
 use orbitkv_wire::engine::answers::{
     self, AttachedRecord, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord,
     QueryAnswer, RegisterAnswer, ResidentRecord, SlotRecord,
 };
-use orbitkv_wire::bounds::KEYS_PER_REQUEST_MAX;
 use orbitkv_wire::engine::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
     GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody, RegisterBody, Request,
