@@ -109,7 +109,7 @@ fn a_client_waits_for_a_daemon_that_is_being_restarted() {
     let lists = [PrefixList { namespace: saver.namespace, group: GROUP, blocks: &blocks }];
     for round in 0..4 {
         let unanswered = if round % 2 == 0 {
-            node.signal(rustix::process::Signal::STOP);
+            node.freeze();
             let ticket = saver.client.submit_query(&lists, CompletionTarget::Host, false, WAIT).unwrap();
             node.kill();
             Some(ticket)

@@ -248,6 +248,20 @@ impl Node {
         kill_process(pid, signal).expect("our child has not been reaped");
     }
 
+    /// SIGSTOP, and waits until no thread of it runs.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        let stopped = |stat: &str| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
+        eventually("every thread stops", || {
+            let mut threads = fs::read_dir(&tasks).expect("our child").flatten();
+            let all = threads.all(|thread| {
+                fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| stopped(&stat))
+            });
+            all.then_some(())
+        });
+    }
+
     /// SIGKILL, and waits.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
