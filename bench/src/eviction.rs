@@ -37,21 +37,21 @@ pub struct EvictionArgs {
 #[serde(rename_all = "kebab-case")]
 enum Order {
     /// Uses and inserts from the first block to the deepest: the deepest is the most recent.
-    RootFirst,
+    FromRoot,
     /// Uses from the deepest hit to the first block, then inserts from the first miss on.
-    UsesLeafFirst,
+    UsesFromLeaf,
     /// Uses and inserts from the deepest block to the first: the first is the most recent.
-    LeafFirst,
+    FromLeaf,
 }
 
 impl Order {
-    const ALL: [Order; 3] = [Order::RootFirst, Order::UsesLeafFirst, Order::LeafFirst];
+    const ALL: [Order; 3] = [Order::FromRoot, Order::UsesFromLeaf, Order::FromLeaf];
 
     fn name(self) -> &'static str {
         match self {
-            Order::RootFirst => "root-first",
-            Order::UsesLeafFirst => "uses-leaf-first",
-            Order::LeafFirst => "leaf-first",
+            Order::FromRoot => "from-root",
+            Order::UsesFromLeaf => "uses-from-leaf",
+            Order::FromLeaf => "from-leaf",
         }
     }
 }
@@ -231,11 +231,11 @@ fn replay(trace: &Trace, kind: PolicyKind, order: Order, percent: f64, blocks: u
         hits += prefix as u64;
         let (used, rest) = request.split_at(prefix);
         match order {
-            Order::RootFirst => request.iter().for_each(|block| dram.use_block(number, *block)),
-            Order::UsesLeafFirst => {
+            Order::FromRoot => request.iter().for_each(|block| dram.use_block(number, *block)),
+            Order::UsesFromLeaf => {
                 used.iter().rev().chain(rest).for_each(|block| dram.use_block(number, *block))
             }
-            Order::LeafFirst => request.iter().rev().for_each(|block| dram.use_block(number, *block)),
+            Order::FromLeaf => request.iter().rev().for_each(|block| dram.use_block(number, *block)),
         }
     }
     let elapsed = begin.elapsed();
@@ -320,15 +320,15 @@ mod tests {
         // Room for three: one of 1, 2, 3 goes when 9 comes.
         let trace = trace(&[&[1, 2, 3], &[9], &[1, 2, 3]]);
         let hits = |order| (replay(&trace, PolicyKind::Lru, order, 0.0, 3).hit_ratio * 7.0).round();
-        assert_eq!(hits(Order::RootFirst), 0.0, "the root went, its children are useless");
-        assert_eq!(hits(Order::LeafFirst), 2.0, "the deepest went");
+        assert_eq!(hits(Order::FromRoot), 0.0, "the root went, its children are useless");
+        assert_eq!(hits(Order::FromLeaf), 2.0, "the deepest went");
     }
 
     #[test]
     fn a_request_larger_than_dram_ends() {
         let trace = trace(&[&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 5]]);
         for kind in PolicyKind::ALL {
-            let row = replay(&trace, kind, Order::RootFirst, 0.0, 2);
+            let row = replay(&trace, kind, Order::FromRoot, 0.0, 2);
             assert!((row.hit_ratio - 0.2).abs() < 1e-9, "{}: the two that fit are hits", row.policy);
         }
     }
