@@ -1,3 +1,10 @@
 //! `orbitkv`: the node daemon and its operator commands.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+use orbitkv::cli::{self, Cli};
+
+fn main() -> ExitCode {
+    cli::run(Cli::parse())
+}

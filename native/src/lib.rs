@@ -1,1 +1,22 @@
-//! Devices and sockets of OrbitKV.
+//! Devices and sockets of OrbitKV: everything that touches the kernel directly.
+//!
+//! A caller never handles a raw pointer or a raw descriptor: the arena, the SSD ring and the
+//! engine socket wrap them, and `unsafe` stays in this crate.
+
+pub mod affinity;
+pub mod arena;
+mod arena_map;
+mod arena_view;
+pub mod clock;
+pub mod device_thread;
+pub mod engine_socket;
+pub mod entropy;
+pub mod memory;
+mod procfs;
+pub mod ssd_device;
+pub mod ssd_file;
+pub mod ssd_ring;
+pub mod ssd_transfer;
+#[cfg(test)]
+mod testing;
+pub mod wake;

@@ -1,13 +1,18 @@
 //! The state machines of one core. Synchronous and sans-IO: no room awaits, reads a clock or
 //! draws randomness. Commands are verbs, inputs are `on_*(…, now)`, outputs are `poll_*()`.
 
+pub mod admission;
 pub mod demand;
 pub mod drop_memory;
 pub mod eviction;
 pub mod journal;
 pub mod key;
+pub mod leases;
 pub mod ledger;
 pub mod namespaces;
+pub mod reservations;
+pub mod residents;
 pub mod segment_log;
+pub mod shard;
 pub mod slab;
 pub mod time;

@@ -141,3 +141,6 @@ impl fmt::Debug for Incarnation {
         write!(f, "Incarnation({self})")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -280,5 +280,11 @@ pub fn layout_hash() -> u64 {
     xxhash_rust::xxh3::xxh3_64(descriptions.concat().as_bytes())
 }
 
+/// Digest of a request's body, to tell a repeat from another request of the same id.
+#[must_use]
+pub fn content_digest(body: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(body)
+}
+
 #[cfg(test)]
 mod tests;

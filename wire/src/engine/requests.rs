@@ -175,7 +175,7 @@ fixed! {
         pub namespace: [u8; 32],
         /// Bit 0 DRAM, bit 1 SSD.
         pub media: u8,
-        /// Residents wanted, 1 to [`bounds::LIST_PAGE_MAX`].
+        /// Blocks wanted, 1 to [`bounds::LIST_PAGE_MAX`]; a block on both media has two records.
         pub limit: u32,
         /// Zero for the first page, else the cursor of the page before.
         pub cursor: [u8; 40],

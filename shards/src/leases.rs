@@ -1,0 +1,355 @@
+//! Leases of one shard: who may read which DRAM copies, and until when.
+//!
+//! A lease belongs to an engine instance and counts attachments per connection. It ends with the
+//! last release or with the proved death of the last attached process, never by a timer. A *hold*
+//! is the exception: nobody reads under it, so it may also expire.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use thiserror::Error;
+
+use crate::key::StateKey;
+use crate::residents::CopyId;
+use crate::time::Moment;
+
+/// Number of an engine connection, unique in the node's process life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// Number of an engine instance, unique in the node's process life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceId(pub u64);
+
+/// Names a lease in every shard that has a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseToken(pub u128);
+
+/// What a lease allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseKind {
+    /// Pins what a Query found; nobody reads.
+    Hold {
+        /// When the pins end by themselves.
+        expires: Moment,
+    },
+    /// Engines read the extents.
+    Acquired,
+}
+
+/// One block of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeasedBlock {
+    /// The pinned copy.
+    pub copy: CopyId,
+    /// The block's name.
+    pub key: StateKey,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Offset in the arena.
+    pub offset: u64,
+}
+
+/// Why a lease operation was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LeaseError {
+    /// No such lease, or this connection has no share of it.
+    #[error("no such lease, or it has ended")]
+    Unknown,
+    /// The lease belongs to another instance.
+    #[error("the lease belongs to another engine instance")]
+    Foreign,
+    /// The connection has as many leases as it may have.
+    #[error("the connection holds {limit} leases, the most it may: release some")]
+    TooMany {
+        /// The bound.
+        limit: usize,
+    },
+}
+
+struct Lease {
+    instance: InstanceId,
+    kind: LeaseKind,
+    charged: ConnectionId,
+    attachments: BTreeMap<ConnectionId, u32>,
+    blocks: Vec<LeasedBlock>,
+    bytes: u64,
+}
+
+#[derive(Default)]
+struct Share {
+    leases: usize,
+    bytes: u64,
+}
+
+/// Bounds of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseSettings {
+    /// Leases one connection may be charged with.
+    pub leases_per_connection_max: usize,
+    /// Leased bytes one connection may be charged with.
+    pub bytes_per_connection_max: u64,
+    /// Life of a hold that is neither acquired nor released.
+    pub hold_time: Duration,
+}
+
+/// The table.
+pub struct Leases {
+    settings: LeaseSettings,
+    leases: BTreeMap<LeaseToken, Lease>,
+    shares: HashMap<ConnectionId, Share>,
+    hold_expiries: BTreeMap<(Moment, LeaseToken), ()>,
+    blocks: u64,
+    bytes: u64,
+    holds_expired: u64,
+}
+
+impl Leases {
+    /// An empty table.
+    #[must_use]
+    pub fn new(settings: LeaseSettings) -> Leases {
+        Leases {
+            settings,
+            leases: BTreeMap::new(),
+            shares: HashMap::new(),
+            hold_expiries: BTreeMap::new(),
+            blocks: 0,
+            bytes: 0,
+            holds_expired: 0,
+        }
+    }
+
+    /// Opens a lease, or takes over the hold of the same token. Blocks that the hold had pinned are
+    /// returned through `ended`, to be unpinned after the new pins are in place.
+    ///
+    /// # Errors
+    /// [`LeaseError::Foreign`] for another instance's hold, [`LeaseError::TooMany`] at the bound.
+    pub fn open(
+        &mut self,
+        token: LeaseToken,
+        instance: InstanceId,
+        connection: ConnectionId,
+        ended: &mut Vec<LeasedBlock>,
+    ) -> Result<(), LeaseError> {
+        if let Some(lease) = self.leases.get(&token) {
+            if lease.instance != instance {
+                return Err(LeaseError::Foreign);
+            }
+            match lease.kind {
+                LeaseKind::Acquired => return self.attach(token, instance, connection).map(|_| ()),
+                LeaseKind::Hold { .. } => self.end(token, ended),
+            }
+        }
+        self.create(token, instance, connection, LeaseKind::Acquired)
+    }
+
+    /// Opens a hold.
+    ///
+    /// # Errors
+    /// [`LeaseError::TooMany`] at the bound; [`LeaseError::Unknown`] if the token is in use.
+    pub fn hold(
+        &mut self,
+        token: LeaseToken,
+        instance: InstanceId,
+        connection: ConnectionId,
+        now: Moment,
+    ) -> Result<(), LeaseError> {
+        match self.leases.get(&token) {
+            // A query works in batches: later ones add to the hold of the first.
+            Some(lease) if matches!(lease.kind, LeaseKind::Hold { .. }) && lease.charged == connection => {
+                Ok(())
+            }
+            Some(_) => Err(LeaseError::Unknown),
+            None => {
+                let expires = now + self.settings.hold_time;
+                self.create(token, instance, connection, LeaseKind::Hold { expires })
+            }
+        }
+    }
+
+    fn create(
+        &mut self,
+        token: LeaseToken,
+        instance: InstanceId,
+        connection: ConnectionId,
+        kind: LeaseKind,
+    ) -> Result<(), LeaseError> {
+        let share = self.shares.entry(connection).or_default();
+        if share.leases >= self.settings.leases_per_connection_max {
+            return Err(LeaseError::TooMany { limit: self.settings.leases_per_connection_max });
+        }
+        share.leases += 1;
+        if let LeaseKind::Hold { expires } = kind {
+            self.hold_expiries.insert((expires, token), ());
+        }
+        let attachments = BTreeMap::from([(connection, 1)]);
+        let lease = Lease { instance, kind, charged: connection, attachments, blocks: Vec::new(), bytes: 0 };
+        self.leases.insert(token, lease);
+        Ok(())
+    }
+
+    /// Whether a lease goes on.
+    #[must_use]
+    pub fn contains(&self, token: LeaseToken) -> bool {
+        self.leases.contains_key(&token)
+    }
+
+    /// Whether another block of `bytes` fits what the lease's connection may be charged with.
+    #[must_use]
+    pub fn fits(&self, token: LeaseToken, bytes: u64) -> bool {
+        self.leases.get(&token).is_some_and(|lease| {
+            self.shares[&lease.charged].bytes.saturating_add(bytes) <= self.settings.bytes_per_connection_max
+        })
+    }
+
+    /// Adds a pinned block.
+    ///
+    /// # Panics
+    /// If the lease does not exist or the block does not fit: ask [`Leases::fits`] first.
+    pub fn add(&mut self, token: LeaseToken, block: LeasedBlock) {
+        assert!(self.fits(token, block.bytes), "asked before");
+        let lease = self.leases.get_mut(&token).expect("asked before");
+        self.shares.get_mut(&lease.charged).expect("a charged connection has a share").bytes += block.bytes;
+        lease.bytes += block.bytes;
+        lease.blocks.push(block);
+        self.blocks += 1;
+        self.bytes += block.bytes;
+    }
+
+    /// Adds an attachment of another connection of the same instance and shows the blocks.
+    ///
+    /// # Errors
+    /// [`LeaseError::Unknown`] for no or a hold's token, [`LeaseError::Foreign`] for another instance.
+    pub fn attach(
+        &mut self,
+        token: LeaseToken,
+        instance: InstanceId,
+        connection: ConnectionId,
+    ) -> Result<&[LeasedBlock], LeaseError> {
+        let lease = self.leases.get_mut(&token).ok_or(LeaseError::Unknown)?;
+        if lease.instance != instance {
+            return Err(LeaseError::Foreign);
+        }
+        if lease.kind != LeaseKind::Acquired {
+            return Err(LeaseError::Unknown);
+        }
+        *lease.attachments.entry(connection).or_insert(0) += 1;
+        Ok(&lease.blocks)
+    }
+
+    /// Ends one attachment of `connection`; with the last one the blocks are returned through `ended`.
+    ///
+    /// # Errors
+    /// [`LeaseError::Unknown`] if the connection has no share of such a lease.
+    pub fn release(
+        &mut self,
+        token: LeaseToken,
+        connection: ConnectionId,
+        ended: &mut Vec<LeasedBlock>,
+    ) -> Result<(), LeaseError> {
+        let lease = self.leases.get_mut(&token).ok_or(LeaseError::Unknown)?;
+        let count = lease.attachments.get_mut(&connection).ok_or(LeaseError::Unknown)?;
+        *count -= 1;
+        if *count == 0 {
+            lease.attachments.remove(&connection);
+        }
+        if lease.attachments.is_empty() {
+            self.end(token, ended);
+        }
+        Ok(())
+    }
+
+    /// The connection's socket is closed, its process may live: holds end, leases stay.
+    pub fn on_disconnected(&mut self, connection: ConnectionId, ended: &mut Vec<LeasedBlock>) {
+        let holds: Vec<LeaseToken> = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.charged == connection && matches!(lease.kind, LeaseKind::Hold { .. }))
+            .map(|(&token, _)| token)
+            .collect();
+        holds.into_iter().for_each(|token| self.end(token, ended));
+    }
+
+    /// The connection's process is gone, or declared that it uses nothing any more: every
+    /// attachment of the connection ends.
+    pub fn on_gone(&mut self, connection: ConnectionId, ended: &mut Vec<LeasedBlock>) {
+        let mut finished = Vec::new();
+        for (&token, lease) in &mut self.leases {
+            if lease.attachments.remove(&connection).is_some() && lease.attachments.is_empty() {
+                finished.push(token);
+            }
+        }
+        finished.into_iter().for_each(|token| self.end(token, ended));
+    }
+
+    /// Ends the holds whose time is over.
+    pub fn on_time(&mut self, now: Moment, ended: &mut Vec<LeasedBlock>) {
+        while let Some(&(expires, token)) = self.hold_expiries.keys().next() {
+            if expires > now {
+                break;
+            }
+            self.holds_expired += 1;
+            self.end(token, ended);
+        }
+    }
+
+    /// When the next hold ends by itself.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.hold_expiries.keys().next().map(|&(expires, _)| expires)
+    }
+
+    fn end(&mut self, token: LeaseToken, ended: &mut Vec<LeasedBlock>) {
+        let lease = self.leases.remove(&token).expect("only live leases are ended");
+        if let LeaseKind::Hold { expires } = lease.kind {
+            self.hold_expiries.remove(&(expires, token));
+        }
+        let share = self.shares.get_mut(&lease.charged).expect("a charged connection has a share");
+        share.leases -= 1;
+        share.bytes -= lease.bytes;
+        if share.leases == 0 {
+            assert_eq!(share.bytes, 0, "bytes are charged by leases alone");
+            self.shares.remove(&lease.charged);
+        }
+        self.blocks -= lease.blocks.len() as u64;
+        self.bytes -= lease.bytes;
+        ended.extend(lease.blocks);
+    }
+
+    /// Leases now, holds included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Holds now.
+    #[must_use]
+    pub fn holds(&self) -> usize {
+        self.hold_expiries.len()
+    }
+
+    /// Holds that ended by time so far.
+    #[must_use]
+    pub fn holds_expired(&self) -> u64 {
+        self.holds_expired
+    }
+
+    /// Pins that leases have now.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Payload bytes under leases now; a block under two leases counts twice.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

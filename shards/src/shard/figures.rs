@@ -1,0 +1,145 @@
+//! What a shard can say about itself: counters and levels, as plain numbers.
+
+use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex};
+
+use super::Shard;
+use crate::segment_log::LogState;
+
+/// Counters of a shard's life. Names say what is counted; none ever goes down but the levels of
+/// residents and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // Each name is its own description; units are in the suffix.
+pub struct Counters {
+    pub queries: u64,
+    pub hits_dram: u64,
+    pub hits_ssd: u64,
+    pub misses: u64,
+    pub acquires_busy: u64,
+    pub slots_reserved: u64,
+    pub saves_committed: u64,
+    pub saves_present: u64,
+    pub saves_being_saved: u64,
+    pub saves_busy: u64,
+    pub saves_too_large: u64,
+    pub saves_lost_race: u64,
+    pub dram_residents: u64,
+    pub dram_bytes: u64,
+    pub dram_evictions: u64,
+    pub ssd_residents: u64,
+    pub ssd_bytes: u64,
+    pub ssd_evictions: u64,
+    pub ssd_moves: u64,
+    pub ssd_reads: u64,
+    pub ssd_read_errors: u64,
+    pub ssd_write_errors: u64,
+    pub checksum_failures: u64,
+    pub write_backs_done: u64,
+    pub write_backs_given_up: u64,
+    pub write_queue_peak: u64,
+}
+
+/// State of the SSD tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SsdFigures {
+    /// Why the tier takes nothing any more; `None` while it works.
+    pub off_reason: Option<String>,
+    /// Bytes of the shard's part of the file.
+    pub capacity_bytes: u64,
+    /// Bytes of live blocks, padded to pages.
+    pub live_bytes: u64,
+    /// Segments that can be opened.
+    pub free_segments: u64,
+    /// Bytes retired because what was read there proved wrong.
+    pub quarantined_bytes: u64,
+}
+
+/// One shard's figures at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// The shard.
+    pub shard: ShardIndex,
+    /// The life it serves.
+    pub incarnation: Incarnation,
+    /// Counters.
+    pub counters: Counters,
+    /// Journal head.
+    pub head: Sequence,
+    /// Oldest sequence the journal still has.
+    pub oldest: Sequence,
+    /// Journal bytes: now, most ever, bound.
+    pub journal_bytes: [u64; 3],
+    /// Bytes of the arena slice.
+    pub arena_bytes: u64,
+    /// Bytes of allocated slots.
+    pub allocated_bytes: u64,
+    /// Slot bytes in engines' hands: now, most ever.
+    pub reserved_bytes: [u64; 2],
+    /// Reservations.
+    pub reservations: u64,
+    /// Leases, holds included.
+    pub leases: u64,
+    /// Holds.
+    pub holds: u64,
+    /// Holds that ended by time.
+    pub holds_expired: u64,
+    /// Bytes under leases; a block under two leases counts twice.
+    pub leased_bytes: u64,
+    /// Pins of leases.
+    pub leased_blocks: u64,
+    /// Acquires and Syncs that wait: now, most ever, refused.
+    pub waiting: [u64; 3],
+    /// Write-backs that wait.
+    pub write_backs_queued: u64,
+    /// Device operations under way.
+    pub transfers: u64,
+    /// Namespaces with something in them.
+    pub namespaces: u64,
+    /// SSD tier, if there is one.
+    pub ssd: Option<SsdFigures>,
+}
+
+impl Shard {
+    /// Its figures now.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let slab = self.slab.accounting();
+        Figures {
+            shard: self.settings.shard,
+            incarnation: self.settings.incarnation,
+            counters: self.counters,
+            head: self.journal.head(),
+            oldest: self.journal.oldest(),
+            journal_bytes: [
+                self.journal.bytes_used() as u64,
+                self.journal.bytes_peak() as u64,
+                self.journal.capacity_bytes() as u64,
+            ],
+            arena_bytes: slab.capacity_bytes,
+            allocated_bytes: slab.allocated_bytes,
+            reserved_bytes: [self.reserved.in_use(), self.reserved.peak()],
+            reservations: self.reservations.len() as u64,
+            leases: self.leases.len() as u64,
+            holds: self.leases.holds() as u64,
+            holds_expired: self.leases.holds_expired(),
+            leased_bytes: self.leases.bytes(),
+            leased_blocks: self.leases.blocks(),
+            waiting: [self.waiting.in_use(), self.waiting.peak(), self.waiting.refused()],
+            write_backs_queued: self.write_queue.len() as u64,
+            transfers: self.transfers.len() as u64,
+            namespaces: self.namespaces.len() as u64,
+            ssd: self.log.as_ref().map(|log| {
+                let accounting = log.accounting();
+                SsdFigures {
+                    off_reason: match log.state() {
+                        LogState::On => None,
+                        LogState::Off(reason) => Some(reason.to_string()),
+                    },
+                    capacity_bytes: accounting.capacity_bytes,
+                    live_bytes: accounting.shares.live_bytes,
+                    free_segments: accounting.shares.free_segments,
+                    quarantined_bytes: accounting.shares.quarantined_bytes,
+                }
+            }),
+        }
+    }
+}

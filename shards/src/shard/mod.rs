@@ -1,0 +1,350 @@
+//! A shard: one core's private part of the node, composed of its rooms.
+//!
+//! Commands come in through [`Shard::execute`], device completions through
+//! [`Shard::on_transfer_done`] and [`Shard::on_table_written`]; answers and device orders go out
+//! through `poll_*`. The shard performs nothing itself: offsets go out, outcomes come back.
+
+pub mod command;
+mod figures;
+mod recover;
+mod save;
+mod tiers;
+mod withdraw;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, ShardIndex};
+
+use crate::admission::Pool;
+use crate::drop_memory::DropMemory;
+use crate::eviction::{DramPolicy, EvictionPolicy};
+use crate::journal::{Journal, JournalSettings};
+use crate::key::{EntryId, StateKey};
+use crate::leases::{LeaseSettings, LeasedBlock, Leases};
+use crate::namespaces::Namespaces;
+use crate::reservations::Reservations;
+use crate::residents::{CopyId, Dram, EntryRef, Residents, Ssd};
+use crate::segment_log::{BlockName, GeometryError, LogState, Placement, SegmentLog, SegmentLogSettings};
+use crate::slab::{Slab, SlabSettings, SlotId};
+use crate::time::Moment;
+
+pub use command::{Command, Key, Outcome, Reply, Tag};
+pub use figures::{Counters, Figures, SsdFigures};
+pub use tiers::{Order, OrderKind, TransferId};
+
+/// Bounds and places of one shard.
+#[derive(Clone, Debug)]
+pub struct ShardSettings {
+    /// Its index.
+    pub shard: ShardIndex,
+    /// The life it serves.
+    pub incarnation: Incarnation,
+    /// Its slice of the arena.
+    pub slab: SlabSettings,
+    /// Its part of the SSD file; `None` without an SSD tier.
+    pub log: Option<SegmentLogSettings>,
+    /// Its journal.
+    pub journal: JournalSettings,
+    /// Ended residences it remembers.
+    pub drop_memory_entries: usize,
+    /// Leases.
+    pub leases: LeaseSettings,
+    /// Slot bytes that engines may hold unpublished, over all connections.
+    pub reserved_bytes_max: u64,
+    /// Write-backs on the device at once.
+    pub write_backs_max: usize,
+    /// Acquires and Syncs unanswered at once.
+    pub waiting_max: u64,
+}
+
+impl ShardSettings {
+    /// Half of the slice for the leases of one connection (chapter 1.3).
+    #[must_use]
+    pub fn lease_settings(slice_bytes: u64) -> LeaseSettings {
+        LeaseSettings {
+            leases_per_connection_max: 4_096,
+            bytes_per_connection_max: slice_bytes / 2,
+            hold_time: Duration::from_secs(30),
+        }
+    }
+}
+
+/// One core's private part of the node.
+pub struct Shard {
+    settings: ShardSettings,
+    residents: Residents,
+    slab: Slab,
+    slot_owners: HashMap<SlotId, CopyId>,
+    policy: DramPolicy,
+    journal: Journal,
+    drops: DropMemory,
+    namespaces: Namespaces,
+    reservations: Reservations,
+    leases: Leases,
+    log: Option<SegmentLog>,
+    reserved: Pool,
+    waiting: Pool,
+    acquires: BTreeMap<Tag, recover::AcquireJob>,
+    fills: HashMap<CopyId, recover::Fill>,
+    fill_queue: VecDeque<CopyId>,
+    write_queue: VecDeque<(EntryRef, u64)>,
+    write_backs: BTreeSet<u64>,
+    next_write_back: u64,
+    syncs: Vec<tiers::SyncJob>,
+    transfers: HashMap<TransferId, tiers::Purpose>,
+    next_transfer: u64,
+    writes_in_flight: usize,
+    failures_in_a_row: u32,
+    reclaims: VecDeque<(EntryId, Placement)>,
+    moves: VecDeque<Order>,
+    replies: VecDeque<Reply>,
+    ended: Vec<LeasedBlock>,
+    draining: bool,
+    counters: Counters,
+}
+
+impl Shard {
+    /// An empty shard.
+    ///
+    /// # Errors
+    /// If its part of the SSD file cannot be cut into segments.
+    pub fn new(settings: ShardSettings) -> Result<Shard, GeometryError> {
+        Ok(Shard {
+            residents: Residents::new(),
+            slab: Slab::new(settings.slab),
+            slot_owners: HashMap::new(),
+            policy: DramPolicy::new(0),
+            journal: Journal::new(settings.journal),
+            drops: DropMemory::new(settings.drop_memory_entries),
+            namespaces: Namespaces::new(orbitkv_wire::bounds::NAMESPACES_MAX),
+            reservations: Reservations::new(settings.shard),
+            leases: Leases::new(settings.leases),
+            log: settings.log.map(SegmentLog::new).transpose()?,
+            reserved: Pool::new("reserved bytes", settings.reserved_bytes_max),
+            waiting: Pool::new("waiting commands", settings.waiting_max),
+            acquires: BTreeMap::new(),
+            fills: HashMap::new(),
+            fill_queue: VecDeque::new(),
+            write_queue: VecDeque::new(),
+            write_backs: BTreeSet::new(),
+            next_write_back: 1,
+            syncs: Vec::new(),
+            transfers: HashMap::new(),
+            next_transfer: 1,
+            writes_in_flight: 0,
+            failures_in_a_row: 0,
+            reclaims: VecDeque::new(),
+            moves: VecDeque::new(),
+            replies: VecDeque::new(),
+            ended: Vec::new(),
+            draining: false,
+            counters: Counters::default(),
+            settings,
+        })
+    }
+
+    /// Its index.
+    #[must_use]
+    pub fn index(&self) -> ShardIndex {
+        self.settings.shard
+    }
+
+    /// The life it serves.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.settings.incarnation
+    }
+
+    /// Carries a command out, as far as it goes now. Every command is answered through
+    /// [`Shard::poll_reply`], exactly once but for the parts of an Acquire.
+    pub fn execute(&mut self, tag: Tag, command: Command, now: Moment) {
+        match command {
+            Command::Query { namespaces, keys, hold } => self.query(tag, &namespaces, &keys, hold, now),
+            Command::Reserve { connection, namespace, race, keys } => {
+                self.reserve(tag, connection, &namespace, race, &keys);
+            }
+            Command::Commit { connection, reservations } => self.commit(tag, connection, &reservations),
+            Command::Abort { connection, reservations } => self.abort(tag, connection, &reservations),
+            Command::Acquire { holder, namespaces, keys } => self.acquire(tag, holder, &namespaces, &keys),
+            Command::Cancel { tag: target, deadline } => {
+                self.cancel(target, deadline);
+                self.answer(tag, Outcome::Done);
+            }
+            Command::Attach { holder } => self.attach(tag, holder),
+            Command::Release { token, connection } => {
+                let outcome = match self.leases.release(token, connection, &mut self.ended) {
+                    Ok(()) => Outcome::Done,
+                    Err(error) => Outcome::LeaseRefused(error),
+                };
+                self.unpin_ended();
+                self.answer(tag, outcome);
+            }
+            Command::Evict { namespace, media, keys } => self.evict(tag, &namespace, media, &keys),
+            Command::Clear { namespace, media } => self.clear(tag, &namespace, media),
+            Command::List { namespace, media, after, limit } => {
+                self.list(tag, &namespace, media, after, limit)
+            }
+            Command::Sync => self.sync(tag),
+            Command::Disconnected { connection } => {
+                self.leases.on_disconnected(connection, &mut self.ended);
+                self.unpin_ended();
+                self.answer(tag, Outcome::Done);
+            }
+            Command::Gone { connection } => {
+                for reservation in self.reservations.take_all(connection) {
+                    self.give_back(reservation);
+                }
+                self.leases.on_gone(connection, &mut self.ended);
+                self.unpin_ended();
+                self.answer(tag, Outcome::Done);
+            }
+            Command::Drain => {
+                self.draining = true;
+                self.answer(tag, Outcome::Done);
+            }
+            Command::Report => {
+                let figures = Box::new(self.figures());
+                self.answer(tag, Outcome::Figures(figures));
+            }
+        }
+        self.assert_invariants();
+    }
+
+    /// Lets time pass: holds expire.
+    pub fn on_time(&mut self, now: Moment) {
+        self.leases.on_time(now, &mut self.ended);
+        self.unpin_ended();
+    }
+
+    /// When [`Shard::on_time`] has something to do.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.leases.next_deadline()
+    }
+
+    /// The next answer.
+    pub fn poll_reply(&mut self) -> Option<Reply> {
+        self.replies.pop_front()
+    }
+
+    fn answer(&mut self, tag: Tag, outcome: Outcome) {
+        let reply =
+            Reply { tag, shard: self.settings.shard, incarnation: self.settings.incarnation, outcome };
+        self.replies.push_back(reply);
+    }
+
+    fn state_key(&self, namespaces: &[Option<crate::key::NamespaceId>], key: &Key) -> Option<StateKey> {
+        let namespace = (*namespaces.get(key.namespace as usize)?)?;
+        Some(StateKey { namespace, group: key.group, block: key.block })
+    }
+
+    fn known(&self, digests: &[NamespaceDigest]) -> Vec<Option<crate::key::NamespaceId>> {
+        digests.iter().map(|digest| self.namespaces.get(digest)).collect()
+    }
+
+    fn find(&self, hash: KeyHash, key: Option<StateKey>) -> Option<EntryId> {
+        self.residents.find(hash, &key?)
+    }
+
+    /// Unpins the copies of leases that have just ended.
+    fn unpin_ended(&mut self) {
+        let mut ended = std::mem::take(&mut self.ended);
+        for block in ended.drain(..) {
+            self.unpin(block.copy);
+        }
+        self.ended = ended;
+    }
+
+    fn unpin(&mut self, copy: CopyId) {
+        if let Some(slot) = self.residents.unpin(copy) {
+            self.slot_owners.remove(&slot.id);
+            self.slab.release(slot.id);
+        }
+    }
+
+    /// Ends the DRAM residence of an entry; its memory follows when its last user ends.
+    /// Returns whether the memory is still in use.
+    fn end_dram(&mut self, id: EntryId) -> bool {
+        let entry = self.residents.entry_mut(id);
+        let Dram::Resident { copy, sequence } = entry.dram else { panic!("only a residence ends") };
+        entry.dram = Dram::Absent;
+        if entry.ssd == Ssd::Queued {
+            entry.ssd = Ssd::Absent;
+        }
+        let key = entry.key;
+        self.policy.remove(id);
+        let ended = self.journal.append_delete(key, Medium::Dram);
+        self.drops.on_ended(key, Medium::Dram, sequence, ended);
+        self.counters.dram_bytes -= self.residents.entry(id).bytes;
+        self.counters.dram_residents -= 1;
+        let freed = self.residents.withdraw(copy);
+        if let Some(slot) = freed {
+            self.slot_owners.remove(&slot.id);
+            self.slab.release(slot.id);
+        }
+        self.end_if_bare(id);
+        freed.is_none()
+    }
+
+    /// Ends the SSD residence of an entry; its place in the log is free to be reclaimed.
+    fn end_ssd(&mut self, id: EntryId) {
+        let placement = self.end_ssd_residence(id);
+        self.log.as_mut().expect("an SSD residence lies in a log").remove(&placement);
+        self.end_if_bare(id);
+    }
+
+    /// Ends the SSD residence of an entry, leaving its place and the entry itself to the caller.
+    fn end_ssd_residence(&mut self, id: EntryId) -> Placement {
+        let entry = self.residents.entry_mut(id);
+        let (placement, sequence) = entry.ssd.residence().expect("only a residence ends");
+        // The write of a move goes on alone: its completion finds that the residence has ended.
+        entry.ssd = Ssd::Absent;
+        let (key, bytes) = (entry.key, entry.bytes);
+        let ended = self.journal.append_delete(key, Medium::Ssd);
+        self.drops.on_ended(key, Medium::Ssd, sequence, ended);
+        self.counters.ssd_residents -= 1;
+        self.counters.ssd_bytes -= bytes;
+        placement
+    }
+
+    /// Whether the SSD tier takes blocks.
+    fn writes_back(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.state() == LogState::On)
+    }
+
+    /// What the block of an entry is called outside this shard.
+    fn block_name(&self, key: &StateKey) -> BlockName {
+        BlockName { namespace: *self.namespaces.digest(key.namespace), group: key.group, block: key.block }
+    }
+
+    fn end_if_bare(&mut self, id: EntryId) {
+        let entry = self.residents.entry(id);
+        if entry.dram == Dram::Absent && entry.ssd == Ssd::Absent {
+            let entry = self.residents.remove(id);
+            self.namespaces.release(entry.key.namespace);
+        }
+    }
+
+    /// Conservation laws that are cheap enough to check after every command.
+    fn assert_invariants(&self) {
+        assert_eq!(
+            self.policy.len() as u64,
+            self.counters.dram_residents,
+            "the policy knows every residence"
+        );
+        assert!(self.reserved.in_use() >= self.reservations.bytes(), "every reservation has its permit");
+        assert_eq!(
+            self.slot_owners.len() + self.reservations.len(),
+            self.slab.accounting().slots as usize,
+            "every slot has one owner"
+        );
+        assert_eq!(self.slot_owners.len(), self.residents.copies(), "every copy has its slot");
+        #[cfg(test)]
+        self.residents.assert_indices();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! The recovery path of one shard: Query, Acquire, Attach, and the SSD reads behind an Acquire.
+//!
+//! A block that several Acquires want is read once; each gets its own pin before anybody else can
+//! take the slot.
+
+use orbitkv_wire::engine::answers::{BlockOutcome, BlockRecord, Place};
+use orbitkv_wire::identity::NamespaceDigest;
+
+use super::command::{Attached, Holder};
+use super::save::NoSlot;
+use super::{Key, Outcome, Shard, Tag};
+use crate::admission::Permit;
+use crate::key::{EntryId, StateKey};
+use crate::leases::{LeaseToken, LeasedBlock};
+use crate::residents::{CopyId, Dram, EntryRef, Ssd};
+use crate::segment_log::Placement;
+use crate::time::Moment;
+
+/// An unanswered Acquire.
+pub(super) struct AcquireJob {
+    token: LeaseToken,
+    remaining: u32,
+    _permit: Permit,
+}
+
+/// A block on its way from SSD into a slot.
+pub(super) struct Fill {
+    /// The entry that will show the copy, if it is still the same one by then.
+    pub entry: EntryRef,
+    /// Where the bytes come from.
+    pub placement: Placement,
+    /// Whether the device has it.
+    pub submitted: bool,
+    /// Wanted by the log itself, to be written again.
+    pub reinsert: bool,
+    /// Acquires that wait, with the position of the block in each.
+    pub waiters: Vec<(Tag, u32)>,
+}
+
+impl Shard {
+    pub(super) fn query(
+        &mut self,
+        tag: Tag,
+        namespaces: &[NamespaceDigest],
+        keys: &[Key],
+        hold: Option<Holder>,
+        now: Moment,
+    ) {
+        let ids = self.known(namespaces);
+        if let Some(holder) = hold {
+            let held = self.leases.hold(holder.token, holder.instance, holder.connection, now);
+            if let Err(error) = held {
+                return self.answer(tag, Outcome::LeaseRefused(error));
+            }
+        }
+        let mut places = Vec::with_capacity(keys.len());
+        for key in keys {
+            let found = self.find(key.hash, self.state_key(&ids, key));
+            let place = found.map_or(Place::None, |id| self.place(id));
+            if let (Some(holder), Some(id)) = (hold, found) {
+                self.hold_one(holder, id);
+            }
+            places.push((key.index, place));
+        }
+        self.counters.queries += 1;
+        self.answer(tag, Outcome::Places(places));
+    }
+
+    fn place(&self, id: EntryId) -> Place {
+        let entry = self.residents.entry(id);
+        match (entry.dram, entry.ssd.residence()) {
+            (Dram::Resident { .. }, _) => Place::Dram,
+            (_, Some(_)) => Place::Ssd,
+            (Dram::Absent | Dram::Filling(_), None) => Place::None,
+        }
+    }
+
+    fn hold_one(&mut self, holder: Holder, id: EntryId) {
+        let entry = self.residents.entry_mut(id);
+        // An SSD residence cannot be pinned; being hot, the log moves it rather than drops it.
+        entry.hot = true;
+        if let Dram::Resident { copy, .. } = entry.dram {
+            let (key, bytes) = (entry.key, entry.bytes);
+            if self.leases.fits(holder.token, bytes) {
+                self.lease(holder.token, copy, key, bytes);
+            }
+        }
+    }
+
+    /// Pins a copy under a lease that it fits.
+    fn lease(&mut self, token: LeaseToken, copy: CopyId, key: StateKey, bytes: u64) -> u64 {
+        let offset = self.residents.copy(copy).slot.offset;
+        self.residents.pin(copy);
+        self.leases.add(token, LeasedBlock { copy, key, bytes, offset });
+        offset
+    }
+
+    pub(super) fn acquire(&mut self, tag: Tag, holder: Holder, namespaces: &[NamespaceDigest], keys: &[Key]) {
+        if self.draining {
+            return self.answer(tag, Outcome::Draining);
+        }
+        let ids = self.known(namespaces);
+        let mut held = Vec::new();
+        let opened = self.leases.open(holder.token, holder.instance, holder.connection, &mut held);
+        if let Err(error) = opened {
+            return self.answer(tag, Outcome::LeaseRefused(error));
+        }
+        let mut blocks = Vec::with_capacity(keys.len());
+        let mut waiting = 0;
+        // The deepest block first: the policy then sees the head of the prefix as the most recent.
+        for key in keys.iter().rev() {
+            let found = self.find(key.hash, self.state_key(&ids, key));
+            match self.acquire_one(tag, holder.token, key.index, found) {
+                Some(record) => blocks.push(record),
+                None => waiting += 1,
+            }
+        }
+        for block in held {
+            self.unpin(block.copy);
+        }
+        if waiting > 0 {
+            match self.waiting.take(1) {
+                Some(permit) => {
+                    let job = AcquireJob { token: holder.token, remaining: waiting, _permit: permit };
+                    self.acquires.insert(tag, job);
+                }
+                None => {
+                    let _ = self.forget_waiters(tag, |index| {
+                        blocks.push(refusal(index, BlockOutcome::Busy));
+                    });
+                    waiting = 0;
+                }
+            }
+        }
+        self.answer(tag, Outcome::Blocks { blocks, done: waiting == 0 });
+    }
+
+    /// Decides one key, or makes the Acquire wait for a fill.
+    fn acquire_one(
+        &mut self,
+        tag: Tag,
+        token: LeaseToken,
+        index: u32,
+        found: Option<EntryId>,
+    ) -> Option<BlockRecord> {
+        let Some(id) = found else {
+            self.counters.misses += 1;
+            return Some(refusal(index, BlockOutcome::Missing));
+        };
+        self.touch(id);
+        let entry = self.residents.entry(id);
+        let (key, bytes) = (entry.key, entry.bytes);
+        if !self.leases.fits(token, bytes) {
+            self.counters.acquires_busy += 1;
+            return Some(refusal(index, BlockOutcome::Busy));
+        }
+        match (entry.dram, entry.ssd) {
+            (Dram::Resident { copy, .. }, _) => {
+                self.counters.hits_dram += 1;
+                let offset = self.lease(token, copy, key, bytes);
+                Some(ready(index, Place::Dram, offset, bytes))
+            }
+            (Dram::Filling(copy), _) => {
+                let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
+                fill.waiters.push((tag, index));
+                None
+            }
+            (Dram::Absent, Ssd::Resident { placement, .. } | Ssd::Moving { placement, .. }) => {
+                match self.begin_fill(id, placement, false) {
+                    Ok(copy) => {
+                        let fill = self.fills.get_mut(&copy).expect("just begun");
+                        fill.waiters.push((tag, index));
+                        None
+                    }
+                    Err(_) => {
+                        self.counters.acquires_busy += 1;
+                        Some(refusal(index, BlockOutcome::Busy))
+                    }
+                }
+            }
+            (Dram::Absent, Ssd::Absent | Ssd::Queued | Ssd::Writing(_)) => {
+                // Its last DRAM copy has been withdrawn and the write on its way is not readable yet.
+                self.counters.misses += 1;
+                Some(refusal(index, BlockOutcome::Missing))
+            }
+        }
+    }
+
+    /// Takes a slot for the block of `id` and queues the read.
+    pub(super) fn begin_fill(
+        &mut self,
+        id: EntryId,
+        placement: Placement,
+        reinsert: bool,
+    ) -> Result<CopyId, NoSlot> {
+        let bytes = self.residents.entry(id).bytes;
+        let slot = self.allocate(bytes)?;
+        let copy = self.residents.insert_copy(slot, Some(id));
+        self.slot_owners.insert(slot.id, copy);
+        self.residents.pin(copy);
+        self.residents.entry_mut(id).dram = Dram::Filling(copy);
+        self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
+        let entry = self.residents.reference(id);
+        let waiters = Vec::new();
+        self.fills.insert(copy, Fill { entry, placement, submitted: false, reinsert, waiters });
+        self.fill_queue.push_back(copy);
+        Ok(copy)
+    }
+
+    /// Ends a fill whose bytes never arrived or must not be shown. Its waiters get `outcome`.
+    pub(super) fn abandon_fill(&mut self, copy: CopyId, outcome: BlockOutcome) {
+        let fill = self.fills.remove(&copy).expect("a fill is abandoned once");
+        self.log.as_mut().expect("a fill reads from a log").end_read(&fill.placement);
+        if let Some(id) = self.filling_entry(&fill, copy) {
+            self.residents.entry_mut(id).dram = Dram::Absent;
+            let freed = self.residents.withdraw(copy);
+            assert!(freed.is_none(), "the fill still pins its copy");
+            self.end_if_bare(id);
+        }
+        self.unpin(copy);
+        for (tag, index) in fill.waiters {
+            self.decide(tag, refusal(index, outcome));
+        }
+    }
+
+    /// The entry that shows this filling copy, unless it was evicted or cleared meanwhile.
+    pub(super) fn filling_entry(&self, fill: &Fill, copy: CopyId) -> Option<EntryId> {
+        let id = self.residents.resolve(fill.entry)?;
+        (self.residents.entry(id).dram == Dram::Filling(copy)).then_some(id)
+    }
+
+    /// The bytes of a fill are in the slot and proved right.
+    pub(super) fn finish_fill(&mut self, copy: CopyId) {
+        let Some(id) = self.filling_entry(&self.fills[&copy], copy) else {
+            // Evicted while it was read: right bytes, but no residence to show.
+            return self.abandon_fill(copy, BlockOutcome::Missing);
+        };
+        let fill = self.fills.remove(&copy).expect("a fill is finished once");
+        self.log.as_mut().expect("a fill reads from a log").end_read(&fill.placement);
+        self.begin_dram(id, copy);
+        let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
+        for (tag, index) in fill.waiters {
+            let token = self.acquires.get(&tag).expect("waiters wait in live jobs").token;
+            let record = if self.leases.fits(token, bytes) {
+                self.counters.hits_ssd += 1;
+                let offset = self.lease(token, copy, key, bytes);
+                ready(index, Place::Ssd, offset, bytes)
+            } else {
+                // The lease ended with its process, or its connection filled up meanwhile.
+                self.counters.acquires_busy += 1;
+                refusal(index, BlockOutcome::Busy)
+            };
+            self.decide(tag, record);
+        }
+        self.unpin(copy);
+        if fill.reinsert {
+            self.move_or_drop(id);
+        }
+    }
+
+    /// Reports one block of a waiting Acquire; blocks of one turn travel together.
+    fn decide(&mut self, tag: Tag, record: BlockRecord) {
+        let job = self.acquires.get_mut(&tag).expect("waiters wait in live jobs");
+        job.remaining -= 1;
+        let finished = job.remaining == 0;
+        if finished {
+            self.acquires.remove(&tag);
+        }
+        let pending = self.replies.iter_mut().rev().find(|reply| reply.tag == tag);
+        if let Some(Outcome::Blocks { blocks, done }) = pending.map(|reply| &mut reply.outcome) {
+            assert!(!*done, "a finished Acquire decides no more");
+            blocks.push(record);
+            *done = finished;
+        } else {
+            self.answer(tag, Outcome::Blocks { blocks: vec![record], done: finished });
+        }
+    }
+
+    pub(super) fn cancel(&mut self, target: Tag, deadline: bool) {
+        if self.acquires.contains_key(&target) {
+            let outcome = if deadline { BlockOutcome::DeadlineExceeded } else { BlockOutcome::Cancelled };
+            let mut undecided = Vec::new();
+            self.forget_waiters(target, |index| undecided.push(index));
+            undecided.into_iter().for_each(|index| self.decide(target, refusal(index, outcome)));
+            assert!(!self.acquires.contains_key(&target), "a cancelled Acquire is answered whole");
+        }
+        self.cancel_sync(target);
+    }
+
+    /// Takes a tag out of every fill; fills that nobody wants any more are not read.
+    fn forget_waiters(&mut self, tag: Tag, mut forgotten: impl FnMut(u32)) {
+        let mut unwanted = Vec::new();
+        for (&copy, fill) in &mut self.fills {
+            let before = fill.waiters.len();
+            fill.waiters.retain(|&(waiter, index)| {
+                if waiter == tag {
+                    forgotten(index);
+                }
+                waiter != tag
+            });
+            let lost_all = fill.waiters.is_empty() && fill.waiters.len() < before;
+            if lost_all && !fill.submitted && !fill.reinsert {
+                unwanted.push(copy);
+            }
+        }
+        unwanted.sort_unstable();
+        for copy in unwanted {
+            self.fill_queue.retain(|&queued| queued != copy);
+            self.abandon_fill(copy, BlockOutcome::Cancelled);
+        }
+    }
+
+    pub(super) fn attach(&mut self, tag: Tag, holder: Holder) {
+        let outcome = match self.leases.attach(holder.token, holder.instance, holder.connection) {
+            Ok(blocks) => Outcome::Attached(
+                blocks
+                    .iter()
+                    .map(|block| Attached {
+                        group: block.key.group,
+                        block: block.key.block,
+                        offset: block.offset,
+                        bytes: block.bytes,
+                    })
+                    .collect(),
+            ),
+            Err(error) => Outcome::LeaseRefused(error),
+        };
+        self.answer(tag, outcome);
+    }
+}
+
+fn ready(index: u32, source: Place, offset: u64, bytes: u64) -> BlockRecord {
+    BlockRecord { index, outcome: BlockOutcome::Ready as u8, source: source as u8, offset, bytes }
+}
+
+fn refusal(index: u32, outcome: BlockOutcome) -> BlockRecord {
+    BlockRecord { index, outcome: outcome as u8, source: Place::None as u8, offset: 0, bytes: 0 }
+}

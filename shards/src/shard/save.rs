@@ -1,0 +1,244 @@
+//! The save path: Reserve, Commit, Abort, and the eviction that makes room for them.
+
+use orbitkv_wire::engine::answers::{CommitOutcome, SlotOutcome, SlotRecord};
+use orbitkv_wire::identity::{Medium, NamespaceDigest};
+
+use super::{Key, Outcome, Shard, Tag};
+use crate::eviction::EvictionPolicy;
+use crate::key::{EntryId, StateKey};
+use crate::leases::ConnectionId;
+use crate::reservations::{Reservation, ReservationId};
+use crate::residents::{CopyId, Dram, Ssd};
+use crate::slab::{AllocateError, Slot, SlotId};
+
+/// Entries one victim search looks at.
+const VICTIM_SEARCH_ENTRIES: usize = 256;
+
+/// Victims whose neighbourhood is tried when slots of another size must be merged.
+const MERGE_TRIES: usize = 8;
+
+/// Why there is no slot.
+pub(super) enum NoSlot {
+    Busy,
+    TooLarge { limit_bytes: u64 },
+}
+
+impl Shard {
+    pub(super) fn reserve(
+        &mut self,
+        tag: Tag,
+        connection: ConnectionId,
+        namespace: &NamespaceDigest,
+        race: bool,
+        keys: &[(Key, u64)],
+    ) {
+        if self.draining {
+            return self.answer(tag, Outcome::Draining);
+        }
+        let Ok(namespace) = self.namespaces.intern(namespace) else {
+            return self.answer(tag, Outcome::NamespacesFull);
+        };
+        let mut slots = Vec::with_capacity(keys.len());
+        for (key, bytes) in keys {
+            let state_key = StateKey { namespace, group: key.group, block: key.block };
+            slots.push((key.index, self.reserve_one(connection, key, state_key, race, *bytes)));
+        }
+        self.answer(tag, Outcome::Slots(slots));
+    }
+
+    fn reserve_one(
+        &mut self,
+        connection: ConnectionId,
+        key: &Key,
+        state_key: StateKey,
+        race: bool,
+        bytes: u64,
+    ) -> SlotRecord {
+        let refused = |outcome: SlotOutcome, offset| SlotRecord {
+            outcome: outcome as u8,
+            reservation: 0,
+            offset,
+            bytes: 0,
+        };
+        if let Some(id) = self.residents.find(key.hash, &state_key) {
+            self.touch(id);
+            self.counters.saves_present += 1;
+            return refused(SlotOutcome::Present, 0);
+        }
+        if !race && self.reservations.is_being_saved(&state_key) {
+            self.counters.saves_being_saved += 1;
+            return refused(SlotOutcome::BeingSaved, 0);
+        }
+        let limit_bytes = self.slab.largest_slot_bytes();
+        if bytes > limit_bytes {
+            self.counters.saves_too_large += 1;
+            return refused(SlotOutcome::TooLarge, limit_bytes);
+        }
+        let slot_bytes = bytes.next_multiple_of(orbitkv_wire::bounds::EXTENT_ALIGN_BYTES);
+        let permit = self.reserved.take(slot_bytes);
+        let slot = permit.ok_or(NoSlot::Busy).and_then(|permit| Ok((permit, self.allocate(bytes)?)));
+        match slot {
+            Ok((permit, slot)) => {
+                self.namespaces.retain(state_key.namespace);
+                let reservation =
+                    Reservation { connection, key: state_key, hash: key.hash, bytes, slot, permit };
+                let id = self.reservations.insert(reservation);
+                self.counters.slots_reserved += 1;
+                let outcome = SlotOutcome::Slot as u8;
+                SlotRecord { outcome, reservation: id.0, offset: slot.offset, bytes }
+            }
+            Err(NoSlot::Busy) => {
+                self.counters.saves_busy += 1;
+                refused(SlotOutcome::Busy, 0)
+            }
+            Err(NoSlot::TooLarge { limit_bytes }) => {
+                self.counters.saves_too_large += 1;
+                refused(SlotOutcome::TooLarge, limit_bytes)
+            }
+        }
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        tag: Tag,
+        connection: ConnectionId,
+        reservations: &[(u32, ReservationId)],
+    ) {
+        let mut outcomes = Vec::with_capacity(reservations.len());
+        for &(index, id) in reservations {
+            let outcome = match self.reservations.take(id, connection) {
+                None => CommitOutcome::NotYours,
+                Some(reservation) => self.publish(reservation),
+            };
+            outcomes.push((index, outcome));
+        }
+        self.answer(tag, Outcome::Committed(outcomes));
+    }
+
+    fn publish(&mut self, reservation: Reservation) -> CommitOutcome {
+        if self.residents.find(reservation.hash, &reservation.key).is_some() {
+            self.counters.saves_lost_race += 1;
+            self.give_back(reservation);
+            return CommitOutcome::Lost;
+        }
+        let Reservation { key, hash, bytes, slot, .. } = reservation;
+        // The entry takes over the reservation's share of its namespace.
+        let id = self.residents.insert(key, hash, bytes);
+        let copy = self.residents.insert_copy(slot, Some(id));
+        self.slot_owners.insert(slot.id, copy);
+        self.begin_dram(id, copy);
+        self.counters.saves_committed += 1;
+        self.queue_write_back(id);
+        CommitOutcome::Committed
+    }
+
+    /// Makes a copy the DRAM residence of its entry.
+    pub(super) fn begin_dram(&mut self, id: EntryId, copy: CopyId) {
+        let entry = self.residents.entry(id);
+        let (key, hash, bytes) = (entry.key, entry.hash, entry.bytes);
+        let sequence = self.journal.append_put(key, Medium::Dram, journal_bytes(bytes));
+        self.residents.entry_mut(id).dram = Dram::Resident { copy, sequence };
+        self.policy.insert(id, hash);
+        self.counters.dram_residents += 1;
+        self.counters.dram_bytes += bytes;
+    }
+
+    pub(super) fn abort(
+        &mut self,
+        tag: Tag,
+        connection: ConnectionId,
+        reservations: &[(u32, ReservationId)],
+    ) {
+        let mut outcomes = Vec::with_capacity(reservations.len());
+        for &(index, id) in reservations {
+            let outcome = match self.reservations.take(id, connection) {
+                None => CommitOutcome::NotYours,
+                Some(reservation) => {
+                    self.give_back(reservation);
+                    CommitOutcome::Aborted
+                }
+            };
+            outcomes.push((index, outcome));
+        }
+        self.answer(tag, Outcome::Committed(outcomes));
+    }
+
+    pub(super) fn give_back(&mut self, reservation: Reservation) {
+        self.slab.release(reservation.slot.id);
+        self.namespaces.release(reservation.key.namespace);
+    }
+
+    pub(super) fn touch(&mut self, id: EntryId) {
+        let entry = self.residents.entry_mut(id);
+        entry.hot = true;
+        if matches!(entry.dram, Dram::Resident { .. }) {
+            self.policy.touch(id);
+        }
+    }
+
+    /// A slot for `bytes`, evicting what the policy gives up.
+    pub(super) fn allocate(&mut self, bytes: u64) -> Result<Slot, NoSlot> {
+        let mut tries = 0;
+        loop {
+            match self.slab.allocate(bytes) {
+                Ok(slot) => return Ok(slot),
+                Err(AllocateError::TooLarge { limit }) => {
+                    return Err(NoSlot::TooLarge { limit_bytes: limit });
+                }
+                Err(AllocateError::Full) => {}
+            }
+            tries += 1;
+            if tries > MERGE_TRIES || !self.make_room(bytes) {
+                return Err(NoSlot::Busy);
+            }
+        }
+    }
+
+    /// Evicts so that a slot for `bytes` may fit; false if nothing can be evicted.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        let writes_back = self.writes_back();
+        let residents = &self.residents;
+        let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
+        let Some(victim) = self.policy.victim(VICTIM_SEARCH_ENTRIES, &mut evictable) else { return false };
+        let Dram::Resident { copy, .. } = self.residents.entry(victim).dram else {
+            panic!("the policy holds residences")
+        };
+        let near = self.residents.copy(copy).slot.id;
+        let mut occupied: Vec<SlotId> = Vec::new();
+        let mergeable = self.slab.make_room(bytes, near, &mut occupied);
+        let owners: Vec<EntryId> = occupied.iter().filter_map(|slot| self.evictable_owner(*slot)).collect();
+        if mergeable && owners.len() == occupied.len() {
+            owners.into_iter().for_each(|id| self.evict_one(id));
+        } else {
+            // The neighbourhood is in use: give up the victim alone, so that the next try sees another.
+            self.evict_one(victim);
+        }
+        true
+    }
+
+    fn evictable_owner(&self, slot: SlotId) -> Option<EntryId> {
+        let copy = self.residents.copy(*self.slot_owners.get(&slot)?);
+        let owner = copy.owner?;
+        let writes_back = self.writes_back();
+        let shown = matches!(self.residents.entry(owner).dram, Dram::Resident { .. });
+        (shown && is_evictable(&self.residents, writes_back, owner)).then_some(owner)
+    }
+
+    fn evict_one(&mut self, id: EntryId) {
+        self.counters.dram_evictions += 1;
+        let in_use = self.end_dram(id);
+        assert!(!in_use, "only unpinned copies are evicted");
+    }
+}
+
+/// Payload bytes as the journal has them: no slot is larger than an I/O region of 1 GiB.
+pub(super) fn journal_bytes(bytes: u64) -> u32 {
+    u32::try_from(bytes).expect("a slot is at most one I/O region")
+}
+
+/// Unpinned, and not the only copy of what is still to be written back.
+fn is_evictable(residents: &crate::residents::Residents, writes_back: bool, id: EntryId) -> bool {
+    let entry = residents.entry(id);
+    let Dram::Resident { copy, .. } = entry.dram else { return false };
+    residents.copy(copy).pins == 0 && !(writes_back && entry.ssd == Ssd::Queued)
+}

@@ -1,0 +1,434 @@
+//! Between DRAM and SSD: write-backs, fills, reclaim of log segments, and what the device reports.
+//!
+//! The driver pulls: [`Shard::poll_order`] gives the next device operation, reads first, and takes
+//! a write from the queue only when the device has room, so nothing is placed before it can start.
+
+use orbitkv_wire::engine::answers::BlockOutcome;
+use orbitkv_wire::identity::{Medium, Sequence};
+
+use super::save::journal_bytes;
+use super::{Outcome, Shard, Tag};
+use crate::admission::Permit;
+use crate::key::EntryId;
+use crate::residents::{CopyId, Dram, EntryRef, Ssd};
+use crate::segment_log::{AppendError, OffReason, Placement, SegmentId, Settled, Standing, TableWrite};
+
+/// Times one block's write-back is tried before it stays in DRAM alone.
+const WRITE_ATTEMPTS_MAX: u8 = 3;
+
+/// Failed writes in a row, over all blocks, after which the tier is turned off.
+const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 16;
+
+/// Live blocks of a reclaimed segment that one turn looks at: a bounded slice of work.
+const RECLAIM_SLICE_BLOCKS: usize = 64;
+
+/// Names a device operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TransferId(pub u64);
+
+/// Direction of an [`Order`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderKind {
+    /// File to arena.
+    Read,
+    /// Arena to file.
+    Write,
+}
+
+/// One device operation between arena and SSD file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// To be named on completion.
+    pub id: TransferId,
+    /// Direction.
+    pub kind: OrderKind,
+    /// Offset in the arena.
+    pub arena_offset: u64,
+    /// Offset in the SSD file.
+    pub file_offset: u64,
+    /// Payload bytes; the device moves whole pages.
+    pub payload_bytes: u64,
+    /// Writes: the payload's checksum, if it is known already. Reads: `None`.
+    pub checksum: Option<u64>,
+}
+
+/// Why a device operation is under way.
+pub(super) enum Purpose {
+    Fill(CopyId),
+    WriteBack { entry: EntryRef, copy: CopyId, placement: Placement, ticket: u64 },
+    Move { entry: EntryRef, copy: CopyId, target: Placement },
+}
+
+/// A Sync that waits for write-backs.
+pub(super) struct SyncJob {
+    tag: Tag,
+    through: u64,
+    _permit: Permit,
+}
+
+impl Shard {
+    pub(super) fn queue_write_back(&mut self, id: EntryId) {
+        if !self.writes_back() {
+            return;
+        }
+        let ticket = self.next_write_back;
+        self.next_write_back += 1;
+        self.residents.entry_mut(id).ssd = Ssd::Queued;
+        self.write_backs.insert(ticket);
+        self.write_queue.push_back((self.residents.reference(id), ticket));
+        self.counters.write_queue_peak = self.counters.write_queue_peak.max(self.write_queue.len() as u64);
+    }
+
+    /// The next device operation. The driver asks only while the device has room.
+    pub fn poll_order(&mut self) -> Option<Order> {
+        self.reclaim();
+        if let Some(copy) = self.fill_queue.pop_front() {
+            let fill = self.fills.get_mut(&copy).expect("queued fills exist");
+            fill.submitted = true;
+            let (placement, entry) = (fill.placement, fill.entry);
+            let payload_bytes = self.fill_bytes(entry, placement);
+            let arena_offset = self.residents.copy(copy).slot.offset;
+            let id = self.begin_transfer(Purpose::Fill(copy));
+            return Some(Order {
+                id,
+                kind: OrderKind::Read,
+                arena_offset,
+                file_offset: placement.offset,
+                payload_bytes,
+                checksum: None,
+            });
+        }
+        if let Some(order) = self.moves.pop_front() {
+            return Some(order);
+        }
+        while self.writes_in_flight < self.settings.write_backs_max {
+            let (entry, ticket) = self.write_queue.pop_front()?;
+            match self.begin_write_back(entry, ticket) {
+                Begun::Order(order) => return Some(order),
+                Begun::NotNeeded => self.finish_write_back(ticket),
+                Begun::NoRoom => {
+                    self.write_queue.push_front((entry, ticket));
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    fn fill_bytes(&self, entry: EntryRef, placement: Placement) -> u64 {
+        // An entry that has ended is read for nothing; its padded size is always safe.
+        self.residents.resolve(entry).map_or(placement.bytes, |id| self.residents.entry(id).bytes)
+    }
+
+    fn begin_transfer(&mut self, purpose: Purpose) -> TransferId {
+        let id = TransferId(self.next_transfer);
+        self.next_transfer += 1;
+        if !matches!(purpose, Purpose::Fill(_)) {
+            self.writes_in_flight += 1;
+        }
+        self.transfers.insert(id, purpose);
+        id
+    }
+
+    fn begin_write_back(&mut self, reference: EntryRef, ticket: u64) -> Begun {
+        let Some(id) = self.residents.resolve(reference) else { return Begun::NotNeeded };
+        let entry = self.residents.entry(id);
+        let (Dram::Resident { copy, .. }, Ssd::Queued) = (entry.dram, entry.ssd) else {
+            return Begun::NotNeeded;
+        };
+        let (key, bytes, checksum) = (entry.key, entry.bytes, entry.checksum);
+        let name = self.block_name(&key);
+        let log = self.log.as_mut().expect("write-backs are queued with a log");
+        let placement = match log.append(id, &name, bytes) {
+            Ok(placement) => placement,
+            Err(AppendError::NoRoom) => return Begun::NoRoom,
+            Err(AppendError::TooLarge { .. } | AppendError::Off(_) | AppendError::BudgetSpent) => {
+                self.residents.entry_mut(id).ssd = Ssd::Absent;
+                self.counters.write_backs_given_up += 1;
+                return Begun::NotNeeded;
+            }
+        };
+        self.residents.entry_mut(id).ssd = Ssd::Writing(placement);
+        self.residents.pin(copy);
+        let purpose = Purpose::WriteBack { entry: reference, copy, placement, ticket };
+        Begun::Order(self.write_order(purpose, copy, placement, bytes, checksum))
+    }
+
+    fn write_order(
+        &mut self,
+        purpose: Purpose,
+        copy: CopyId,
+        placement: Placement,
+        payload_bytes: u64,
+        checksum: Option<u64>,
+    ) -> Order {
+        let arena_offset = self.residents.copy(copy).slot.offset;
+        let id = self.begin_transfer(purpose);
+        let file_offset = placement.offset;
+        Order { id, kind: OrderKind::Write, arena_offset, file_offset, payload_bytes, checksum }
+    }
+
+    /// A device operation has ended. `outcome` carries the checksum of the payload as it was
+    /// written or read.
+    ///
+    /// # Errors
+    /// The device's error number, for the log; a read that came short is an error too.
+    pub fn on_transfer_done(&mut self, id: TransferId, outcome: Result<u64, i32>) {
+        let purpose = self.transfers.remove(&id).expect("the device reports what it was given, once");
+        match purpose {
+            Purpose::Fill(copy) => self.on_read(copy, outcome),
+            Purpose::WriteBack { entry, copy, placement, ticket } => {
+                self.writes_in_flight -= 1;
+                self.on_written(entry, placement, outcome);
+                self.unpin(copy);
+                self.finish_write_back(ticket);
+            }
+            Purpose::Move { entry, copy, target } => {
+                self.writes_in_flight -= 1;
+                self.on_moved(entry, target, outcome);
+                self.unpin(copy);
+            }
+        }
+        self.assert_invariants();
+    }
+
+    fn on_read(&mut self, copy: CopyId, outcome: Result<u64, i32>) {
+        let fill = &self.fills[&copy];
+        let shown = self.filling_entry(fill, copy);
+        let placement = fill.placement;
+        match outcome {
+            Err(_) => {
+                self.counters.ssd_read_errors += 1;
+                self.lose_ssd(shown, placement, false);
+                self.abandon_fill(copy, BlockOutcome::DeviceError);
+            }
+            Ok(found) => {
+                self.counters.ssd_reads += 1;
+                let expected = shown.and_then(|id| self.residents.entry(id).checksum);
+                if shown.is_some() && expected != Some(found) {
+                    self.counters.checksum_failures += 1;
+                    self.lose_ssd(shown, placement, true);
+                    self.abandon_fill(copy, BlockOutcome::Corrupt);
+                } else {
+                    self.finish_fill(copy);
+                }
+            }
+        }
+    }
+
+    /// Ends an SSD residence that could not be read, or whose bytes proved wrong. The entry itself
+    /// still has its filling copy, which the caller abandons next.
+    fn lose_ssd(&mut self, shown: Option<EntryId>, placement: Placement, wrong_bytes: bool) {
+        let lost = shown
+            .filter(|&id| self.residents.entry(id).ssd.residence().is_some_and(|(at, _)| at == placement));
+        if let Some(id) = lost {
+            self.end_ssd_residence(id);
+        }
+        let log = self.log.as_mut().expect("reads come from a log");
+        if wrong_bytes {
+            log.quarantine(&placement);
+        } else if lost.is_some() {
+            log.remove(&placement);
+        }
+    }
+
+    fn on_written(&mut self, reference: EntryRef, placement: Placement, outcome: Result<u64, i32>) {
+        // Only the very write that this entry waits for makes it a residence.
+        let waiting = self
+            .residents
+            .resolve(reference)
+            .filter(|&id| self.residents.entry(id).ssd == Ssd::Writing(placement));
+        let log = self.log.as_mut().expect("write-backs go to a log");
+        match outcome {
+            Ok(checksum) => {
+                self.failures_in_a_row = 0;
+                self.counters.write_backs_done += 1;
+                let Some(id) = waiting else {
+                    self.settle_abandoned(&placement, checksum);
+                    return;
+                };
+                let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
+                let sequence = self.journal.append_put(key, Medium::Ssd, journal_bytes(bytes));
+                log.on_written(&placement, sequence, checksum);
+                let entry = self.residents.entry_mut(id);
+                entry.checksum = Some(checksum);
+                entry.hot = false;
+                entry.ssd = Ssd::Resident { placement, sequence };
+                self.counters.ssd_residents += 1;
+                self.counters.ssd_bytes += bytes;
+            }
+            Err(_) => {
+                log.on_write_failed(&placement);
+                self.on_write_error();
+                let Some(id) = waiting else { return };
+                let entry = self.residents.entry_mut(id);
+                entry.ssd = Ssd::Absent;
+                entry.write_failures += 1;
+                if entry.dram == Dram::Absent {
+                    self.end_if_bare(id);
+                } else if entry.write_failures < WRITE_ATTEMPTS_MAX {
+                    self.queue_write_back(id);
+                } else {
+                    self.counters.write_backs_given_up += 1;
+                }
+            }
+        }
+    }
+
+    /// A write that nobody waits for any more has completed: its place is dead.
+    fn settle_abandoned(&mut self, placement: &Placement, checksum: u64) {
+        let log = self.log.as_mut().expect("writes go to a log");
+        if log.on_written(placement, Sequence(0), checksum) == Settled::Readable {
+            log.remove(placement);
+        }
+    }
+
+    fn on_write_error(&mut self) {
+        self.counters.ssd_write_errors += 1;
+        self.failures_in_a_row += 1;
+        if self.failures_in_a_row >= WRITE_FAILURES_IN_A_ROW_MAX {
+            let reason = OffReason::WriteFailures { in_a_row: self.failures_in_a_row };
+            self.log.as_mut().expect("writes go to a log").turn_off(reason);
+        }
+    }
+
+    fn finish_write_back(&mut self, ticket: u64) {
+        assert!(self.write_backs.remove(&ticket), "a write-back is finished once");
+        self.answer_syncs();
+    }
+
+    fn answer_syncs(&mut self) {
+        let oldest = self.write_backs.first().copied().unwrap_or(u64::MAX);
+        let head = self.journal.head();
+        let mut index = 0;
+        while index < self.syncs.len() {
+            if self.syncs[index].through < oldest {
+                let job = self.syncs.swap_remove(index);
+                self.answer(job.tag, Outcome::Synced(head));
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    pub(super) fn sync(&mut self, tag: Tag) {
+        match self.waiting.take(1) {
+            Some(permit) => {
+                let through = self.next_write_back - 1;
+                self.syncs.push(SyncJob { tag, through, _permit: permit });
+                self.answer_syncs();
+            }
+            None => self.answer(tag, Outcome::Cancelled),
+        }
+    }
+
+    pub(super) fn cancel_sync(&mut self, target: Tag) {
+        if let Some(index) = self.syncs.iter().position(|job| job.tag == target) {
+            let job = self.syncs.swap_remove(index);
+            self.answer(job.tag, Outcome::Cancelled);
+        }
+    }
+
+    /// Makes room in the log: drops what is cold in the segment it gave up, moves what is hot.
+    fn reclaim(&mut self) {
+        let Some(log) = self.log.as_mut() else { return };
+        if self.reclaims.is_empty() {
+            let mut live = Vec::new();
+            if log.poll_reclaim(&mut live).is_none() {
+                return;
+            }
+            self.reclaims.extend(live);
+        }
+        for _ in 0..RECLAIM_SLICE_BLOCKS {
+            let Some((id, placement)) = self.reclaims.pop_front() else { break };
+            if self.log.as_ref().expect("checked above").standing(&placement) != Standing::Readable {
+                continue;
+            }
+            let entry = self.residents.entry(id);
+            match (entry.hot, entry.dram) {
+                (true, Dram::Resident { .. }) => self.move_or_drop(id),
+                (true, Dram::Absent) if self.begin_fill(id, placement, true).is_ok() => {}
+                (_, Dram::Filling(copy)) => {
+                    self.fills.get_mut(&copy).expect("a filling copy has its fill").reinsert = true;
+                }
+                _ => self.drop_from_log(id),
+            }
+        }
+    }
+
+    /// Writes a block that is in DRAM to a new place in the log, if the log still takes it.
+    pub(super) fn move_or_drop(&mut self, id: EntryId) {
+        let entry = self.residents.entry(id);
+        let (Dram::Resident { copy, .. }, Ssd::Resident { placement, sequence }) = (entry.dram, entry.ssd)
+        else {
+            return;
+        };
+        let (key, bytes, checksum) = (entry.key, entry.bytes, entry.checksum);
+        let name = self.block_name(&key);
+        let log = self.log.as_mut().expect("an SSD residence lies in a log");
+        let Ok(target) = log.append_reinsert(&placement, &name, bytes) else {
+            return self.drop_from_log(id);
+        };
+        self.residents.entry_mut(id).ssd = Ssd::Moving { placement, sequence, target };
+        self.residents.pin(copy);
+        let reference = self.residents.reference(id);
+        let purpose = Purpose::Move { entry: reference, copy, target };
+        let order = self.write_order(purpose, copy, target, bytes, checksum);
+        self.moves.push_back(order);
+    }
+
+    fn on_moved(&mut self, reference: EntryRef, target: Placement, outcome: Result<u64, i32>) {
+        let moving = self.residents.resolve(reference).and_then(|id| match self.residents.entry(id).ssd {
+            Ssd::Moving { placement, sequence, target: to } if to == target => {
+                Some((id, placement, sequence))
+            }
+            _ => None,
+        });
+        let log = self.log.as_mut().expect("moves go to a log");
+        match (outcome, moving) {
+            (Ok(checksum), Some((id, placement, sequence))) => {
+                log.on_written(&target, sequence, checksum);
+                log.remove(&placement);
+                let entry = self.residents.entry_mut(id);
+                entry.ssd = Ssd::Resident { placement: target, sequence };
+                entry.hot = false;
+                self.counters.ssd_moves += 1;
+            }
+            (Ok(checksum), None) => {
+                self.settle_abandoned(&target, checksum);
+            }
+            (Err(_), moving) => {
+                log.on_write_failed(&target);
+                self.on_write_error();
+                if let Some((id, placement, sequence)) = moving {
+                    self.residents.entry_mut(id).ssd = Ssd::Resident { placement, sequence };
+                    self.drop_from_log(id);
+                }
+            }
+        }
+    }
+
+    fn drop_from_log(&mut self, id: EntryId) {
+        self.counters.ssd_evictions += 1;
+        self.end_ssd(id);
+    }
+
+    /// The next segment table to be written beside the blocks.
+    pub fn poll_table(&mut self) -> Option<TableWrite> {
+        self.log.as_mut()?.poll_table()
+    }
+
+    /// A segment table has been written, or not.
+    pub fn on_table_written(&mut self, segment: SegmentId, written: bool) {
+        if !written {
+            self.counters.ssd_write_errors += 1;
+        }
+        self.log.as_mut().expect("tables come from a log").on_table_written(segment, written);
+    }
+}
+
+enum Begun {
+    Order(Order),
+    NotNeeded,
+    NoRoom,
+}

@@ -1,0 +1,144 @@
+//! Evict, Clear and List: what operators and engines take out of the cache, and see of it.
+
+use orbitkv_wire::engine::answers::EvictOutcome;
+use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};
+
+use super::command::{Media, Resident};
+use super::{Key, Outcome, Shard, Tag};
+use crate::key::{EntryId, StateKey};
+use crate::residents::{Dram, Ssd};
+
+impl Shard {
+    pub(super) fn evict(&mut self, tag: Tag, namespace: &NamespaceDigest, media: Media, keys: &[Key]) {
+        let ids = self.known(std::slice::from_ref(namespace));
+        let mut outcomes = Vec::with_capacity(keys.len());
+        for key in keys {
+            let outcome = match self.find(key.hash, self.state_key(&ids, key)) {
+                None => EvictOutcome::Absent,
+                Some(id) => match self.withdraw(id, media) {
+                    Withdrawn { residences: 0, .. } => EvictOutcome::Absent,
+                    Withdrawn { in_use: 0, .. } => EvictOutcome::Evicted,
+                    Withdrawn { .. } => EvictOutcome::InUse,
+                },
+            };
+            outcomes.push((key.index, outcome));
+        }
+        self.answer(tag, Outcome::Evicted(outcomes));
+    }
+
+    pub(super) fn clear(&mut self, tag: Tag, namespace: &NamespaceDigest, media: Media) {
+        let mut total = Withdrawn::default();
+        if let Some(namespace) = self.namespaces.get(namespace) {
+            let first = StateKey { namespace, group: GroupId(0), block: BlockHash([0; 32]) };
+            let ids: Vec<EntryId> = self
+                .residents
+                .scan_from(&first)
+                .take_while(|(_, entry)| entry.key.namespace == namespace)
+                .map(|(id, _)| id)
+                .collect();
+            for id in ids {
+                let withdrawn = self.withdraw(id, media);
+                total.residences += withdrawn.residences;
+                total.in_use += withdrawn.in_use;
+            }
+        }
+        self.answer(tag, Outcome::Cleared { removed: total.residences, in_use: total.in_use });
+    }
+
+    /// Ends the residences of an entry on `media`. The entry may be gone afterwards.
+    fn withdraw(&mut self, id: EntryId, media: Media) -> Withdrawn {
+        let mut withdrawn = Withdrawn::default();
+        let entry = self.residents.entry(id);
+        let (dram, ssd) = (entry.dram, entry.ssd);
+        if media.contains(Medium::Ssd) {
+            match ssd {
+                Ssd::Resident { .. } | Ssd::Moving { .. } => {
+                    withdrawn.residences += 1;
+                    let bare = dram == Dram::Absent;
+                    self.end_ssd(id);
+                    if bare {
+                        return withdrawn;
+                    }
+                }
+                // What waits for its write-back, or is being written, does not become a residence.
+                Ssd::Queued | Ssd::Writing(_) if dram != Dram::Absent => {
+                    self.residents.entry_mut(id).ssd = Ssd::Absent;
+                }
+                Ssd::Writing(_) => {
+                    self.residents.entry_mut(id).ssd = Ssd::Absent;
+                    self.end_if_bare(id);
+                    return withdrawn;
+                }
+                Ssd::Absent | Ssd::Queued => {}
+            }
+        }
+        match dram {
+            Dram::Resident { .. } if media.contains(Medium::Dram) => {
+                withdrawn.residences += 1;
+                withdrawn.in_use += u64::from(self.end_dram(id));
+            }
+            // A fill shows nothing yet; without its SSD residence it must not show anything later.
+            Dram::Filling(copy) if media.contains(Medium::Ssd) => {
+                self.residents.entry_mut(id).dram = Dram::Absent;
+                let freed = self.residents.withdraw(copy);
+                assert!(freed.is_none(), "the fill pins its copy");
+                self.end_if_bare(id);
+            }
+            _ => {}
+        }
+        withdrawn
+    }
+
+    pub(super) fn list(
+        &mut self,
+        tag: Tag,
+        namespace: &NamespaceDigest,
+        media: Media,
+        after: Option<(GroupId, BlockHash)>,
+        limit: u32,
+    ) {
+        let mut residents = Vec::new();
+        let mut next = None;
+        if let Some(namespace) = self.namespaces.get(namespace) {
+            let first = StateKey { namespace, group: GroupId(0), block: BlockHash([0; 32]) };
+            let after = after.map(|(group, block)| StateKey { namespace, group, block });
+            let mut looked_at = 0;
+            for (_, entry) in self.residents.scan_from(after.as_ref().unwrap_or(&first)) {
+                if entry.key.namespace != namespace {
+                    next = None;
+                    break;
+                }
+                if after == Some(entry.key) {
+                    continue;
+                }
+                if looked_at == limit {
+                    break;
+                }
+                looked_at += 1;
+                next = Some((entry.key.group, entry.key.block));
+                let dram = match entry.dram {
+                    Dram::Resident { sequence, .. } => Some((Medium::Dram, sequence)),
+                    Dram::Absent | Dram::Filling(_) => None,
+                };
+                let ssd = entry.ssd.residence().map(|(_, sequence)| (Medium::Ssd, sequence));
+                for (medium, sequence) in [dram, ssd].into_iter().flatten() {
+                    if media.contains(medium) {
+                        let (group, block) = (entry.key.group, entry.key.block);
+                        residents.push(Resident { group, block, medium, bytes: entry.bytes, sequence });
+                    }
+                }
+            }
+            if looked_at < limit {
+                next = None;
+            }
+        }
+        self.answer(tag, Outcome::Listed { residents, next });
+    }
+}
+
+/// What [`Shard::withdraw`] did.
+#[derive(Default)]
+struct Withdrawn {
+    residences: u64,
+    in_use: u64,
+}

@@ -1,0 +1,100 @@
+//! The commands of `orbitkv`: what is parsed here is dispatched to the `run` of one file each.
+
+pub mod await_fence;
+pub mod doctor;
+pub mod http_client;
+pub mod namespaces;
+pub mod owners;
+pub mod status;
+pub mod sync;
+pub mod table;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit::Exit;
+use http_client::{ClientError, HttpClient};
+
+/// KV-cache blocks of inference engines in host memory and on SSD.
+#[derive(Debug, Parser)]
+#[command(name = "orbitkv", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit codes: 0 done; 2 bad usage or settings; 3 environment (memory, io_uring, device);\n\
+                        4 a check found wrong bytes, a fault or an unmet gate; 5 node unreachable.\n\
+                        Sizes: 8gb (10^9), 8gib or 8g (2^30), 65536. Durations: 2ms, 5s."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands. `node`, `replay` and `drain` join here with the daemon and its client.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what a node is, holds and is doing
+    Status(status::StatusArgs),
+    /// Wait until a node has flushed, and print its fence
+    Sync(sync::SyncArgs),
+    /// List what a node has installed of other nodes' inventories
+    Owners(owners::OwnersArgs),
+    /// Wait until a node has installed another node's inventory up to a fence
+    Await(await_fence::AwaitArgs),
+    /// List registered namespaces with the model each stands for
+    Namespaces(namespaces::NamespacesArgs),
+    /// Say what is wrong with a node, why, and the remedy
+    Doctor(doctor::DoctorArgs),
+}
+
+/// Which node to ask, and how to show its answer.
+#[derive(Clone, Debug, Args)]
+pub struct NodeAddress {
+    /// HTTP address of the node
+    #[arg(long, value_name = "HOST:PORT", env = "ORBITKV_HTTP", default_value = "127.0.0.1:7070")]
+    pub http: String,
+    /// Print the node's JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs a parsed command to its end.
+#[must_use]
+pub fn run(cli: Cli) -> ExitCode {
+    match cli.command {
+        Command::Status(args) => status::run(&args),
+        Command::Sync(args) => sync::run(&args),
+        Command::Owners(args) => owners::run(&args),
+        Command::Await(args) => await_fence::run(&args),
+        Command::Namespaces(args) => namespaces::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+    }
+}
+
+/// Writes a line to standard output. A reader that has gone away (`| head`) is no error of ours.
+pub(crate) fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+}
+
+/// Writes why a command ends to standard error, and gives its exit code.
+pub(crate) fn fail(exit: Exit, text: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr().lock(), "orbitkv: {text}");
+    exit.into()
+}
+
+/// Ends a command whose question failed.
+pub(crate) fn fail_client(error: &ClientError) -> ExitCode {
+    fail(error.exit(), &error.to_string())
+}
+
+impl NodeAddress {
+    /// A client of that node.
+    ///
+    /// # Errors
+    /// An address that cannot be one.
+    pub fn client(&self) -> Result<HttpClient, ClientError> {
+        HttpClient::new(&self.http)
+    }
+}

@@ -1,0 +1,115 @@
+//! `orbitkv status`: one screen about a node.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::table::Table;
+use super::{NodeAddress, fail_client, say};
+use crate::control::metadata::{MetadataPage, Phase};
+use crate::control::report::SsdState;
+use crate::exit::Exit;
+use crate::quantity::ByteSize;
+
+/// Arguments of `orbitkv status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    node: NodeAddress,
+}
+
+fn rounded(bytes: u64) -> String {
+    ByteSize(bytes).rounded()
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Starting => "starting",
+        Phase::Serving => "serving",
+        Phase::Draining => "draining",
+    }
+}
+
+fn ssd(state: SsdState) -> String {
+    match state {
+        SsdState::Off => "off".to_owned(),
+        SsdState::On => "on".to_owned(),
+        SsdState::Degraded(fault) => format!("degraded: {}", super::doctor::fault_name(fault)),
+    }
+}
+
+/// The screen: the node, then its shards.
+#[must_use]
+pub fn screen(page: &MetadataPage) -> String {
+    let sum = |of: fn(&crate::control::report::ShardReport) -> u64| page.shards.iter().map(of).sum::<u64>();
+    let (dram, disk) = (sum(|r| r.service.hits.dram), sum(|r| r.service.hits.ssd));
+    let memory = page.memory;
+    let lines = [
+        ("node", format!("{} {}, standalone", page.identity.node_id, phase(page.phase))),
+        ("version", page.identity.version.clone()),
+        ("incarnation", page.incarnation.clone()),
+        ("engines", page.identity.engine_socket.clone()),
+        ("cores", page.identity.placement.clone()),
+        (
+            "arena",
+            format!("{} in {} pages", rounded(sum(|r| r.arena.capacity_bytes)), page.identity.arena_pages),
+        ),
+        ("memory", format!("{} of {} billed", rounded(memory.rss_bytes), rounded(memory.bill_bytes))),
+        ("coverage", page.coverage.clone()),
+        (
+            "acquired",
+            format!("{dram} blocks from dram, {disk} from ssd, {} missed", sum(|r| r.service.misses)),
+        ),
+        (
+            "saved",
+            format!(
+                "{} blocks, {}",
+                sum(|r| r.service.saves_committed),
+                rounded(sum(|r| r.service.saved_bytes))
+            ),
+        ),
+    ];
+    let mut text: String = lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    let mut table = Table::new([
+        "shard",
+        "sequence",
+        "dram blocks",
+        "dram",
+        "of",
+        "ssd blocks",
+        "ssd",
+        "ssd state",
+        "engines",
+        "leases",
+        "stalls",
+    ]);
+    for report in &page.shards {
+        table.row([
+            report.shard.to_string(),
+            report.journal.head_sequence.to_string(),
+            report.residents.dram.to_string(),
+            rounded(report.resident_bytes.dram),
+            rounded(report.arena.capacity_bytes),
+            report.residents.ssd.to_string(),
+            rounded(report.resident_bytes.ssd),
+            ssd(report.ssd.state),
+            report.engine.connections.to_string(),
+            report.engine.leases.to_string(),
+            report.turns.stalls.to_string(),
+        ]);
+    }
+    text.push('\n');
+    text.push_str(&table.to_string());
+    text
+}
+
+/// Runs the command.
+#[must_use]
+pub fn run(args: &StatusArgs) -> ExitCode {
+    match args.node.client().and_then(|client| client.get_as::<MetadataPage>("/cache/metadata")) {
+        Ok((_, value)) if args.node.json => say(&value.to_string()),
+        Ok((page, _)) => say(&screen(&page)),
+        Err(error) => return fail_client(&error),
+    }
+    Exit::Done.into()
+}

@@ -1,0 +1,328 @@
+//! The HTTP API: operator views and barriers, on the control thread. No lookup ever comes through here.
+//!
+//! It reaches the node through [`NodePort`] alone, so the API neither knows how the cores are driven nor
+//! touches what they own. Answers are JSON (but `/metrics`), errors are `{"error": …, "reason": …}`.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use orbitkv_wire::identity::{Incarnation, Sequence};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::sync::Semaphore;
+
+use super::connections::BoundedListener;
+use super::guard::Guard;
+use super::metadata::{MetadataPage, NodeIdentity, Phase};
+use super::metrics;
+use super::report::{NamespaceRow, ShardReport};
+use crate::settings::Token;
+
+/// Largest request body.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Longest wait of a barrier.
+pub const BARRIER_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Barriers that may wait at once.
+pub const BARRIER_WAITERS_MAX: usize = 64;
+/// Longest wait for the shards' reports: a core that is silent for this long is not serving.
+pub const REPORT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Rows of one page of a listing, unless asked for fewer.
+pub const PAGE_ROWS_MAX: usize = 1_000;
+/// How often a merge starts over when shards answer from different incarnations.
+const MERGE_TRIES: usize = 3;
+
+/// Why the node gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PortError {
+    /// A shard has no seat for one more question; ask again.
+    #[error("a shard is busy")]
+    Busy,
+    /// The node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+/// How far one shard's journal had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardFence {
+    /// Life the sequence belongs to.
+    pub incarnation: Incarnation,
+    /// Covers every put whose Commit was answered before the fence was asked for.
+    pub sequence: Sequence,
+}
+
+/// How the API reaches the node: by mail to the cores. Answers come in order of shard.
+pub trait NodePort: Clone + Send + Sync + 'static {
+    /// Each shard's figures.
+    fn shard_reports(&self) -> impl Future<Output = Result<Vec<ShardReport>, PortError>> + Send;
+
+    /// Flushes, then gives each shard's fence.
+    fn flush_fence(&self) -> impl Future<Output = Result<Vec<ShardFence>, PortError>> + Send;
+
+    /// At most `limit` registered namespaces after `after` (empty: from the first), in their order.
+    fn namespaces(
+        &self,
+        after: &str,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<NamespaceRow>, PortError>> + Send;
+
+    /// What does not change.
+    fn identity(&self) -> &NodeIdentity;
+
+    /// Where the node is in its life.
+    fn phase(&self) -> Phase;
+}
+
+/// What the API is told at start.
+#[derive(Clone, Debug)]
+pub struct HttpSettings {
+    /// The machine's name, allowed in `Host`; empty for none.
+    pub host_name: String,
+    /// The token POST requests must carry.
+    pub token: Option<Token>,
+}
+
+struct Api<P> {
+    port: P,
+    guard: Guard,
+    barriers: Semaphore,
+}
+
+type Shared<P> = State<Arc<Api<P>>>;
+
+/// What a client is told instead of an answer.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    status: StatusCode,
+    error: &'static str,
+    reason: &'static str,
+}
+
+type Answer = Result<Response, Failure>;
+
+const SILENT: Failure =
+    failure(StatusCode::SERVICE_UNAVAILABLE, "silent", "a shard gave no answer within 2 s");
+const NEW_INCARNATION: Failure = failure(
+    StatusCode::SERVICE_UNAVAILABLE,
+    "new-incarnation",
+    "the node is starting a new registration life; ask again",
+);
+const STANDALONE: Failure = failure(
+    StatusCode::CONFLICT,
+    "standalone",
+    "this node is standalone: it installs no other node's inventory, so no fence of one can be awaited",
+);
+const BAD_WINDOW: Failure =
+    failure(StatusCode::BAD_REQUEST, "bad-query", "after is text and limit is a number from 1 to 1000");
+
+const fn failure(status: StatusCode, error: &'static str, reason: &'static str) -> Failure {
+    Failure { status, error, reason }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({"error": self.error, "reason": self.reason}))).into_response()
+    }
+}
+
+impl From<PortError> for Failure {
+    fn from(error: PortError) -> Failure {
+        let (name, reason) = match error {
+            PortError::Busy => ("busy", "a shard is busy; ask again"),
+            PortError::Stopping => ("stopping", "the node is stopping"),
+        };
+        failure(StatusCode::SERVICE_UNAVAILABLE, name, reason)
+    }
+}
+
+/// The answer of the cores, if they give one soon.
+async fn soon<T>(answer: impl Future<Output = Result<T, PortError>>) -> Result<T, Failure> {
+    Ok(tokio::time::timeout(REPORT_WAIT_MAX, answer).await.map_err(|_| SILENT)??)
+}
+
+impl<P: NodePort> Api<P> {
+    async fn page(&self) -> Result<MetadataPage, Failure> {
+        for _ in 0..MERGE_TRIES {
+            let reports = soon(self.port.shard_reports()).await?;
+            if let Ok(page) = MetadataPage::of(self.port.identity(), self.port.phase(), reports) {
+                return Ok(page);
+            }
+        }
+        Err(NEW_INCARNATION)
+    }
+
+    async fn fence(&self) -> Result<Vec<ShardFence>, Failure> {
+        for _ in 0..MERGE_TRIES {
+            let fences = self.port.flush_fence().await?;
+            if fences.windows(2).all(|pair| pair[0].incarnation == pair[1].incarnation) {
+                return Ok(fences);
+            }
+        }
+        Err(NEW_INCARNATION)
+    }
+}
+
+async fn health() -> Response {
+    Json(json!({"alive": true})).into_response()
+}
+
+/// Whether this node can serve: it is in that phase, and every one of its cores answers.
+async fn ready<P: NodePort>(State(api): Shared<P>) -> Answer {
+    let phase = api.port.phase();
+    if phase != Phase::Serving {
+        let body = json!({"ready": false, "phase": phase});
+        return Ok((StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response());
+    }
+    api.page().await?;
+    Ok(Json(json!({"ready": true, "phase": phase})).into_response())
+}
+
+async fn prometheus<P: NodePort>(State(api): Shared<P>) -> Answer {
+    let text = metrics::render(&api.page().await?).map_err(|_| {
+        failure(StatusCode::INTERNAL_SERVER_ERROR, "encoding", "the metrics could not be written")
+    })?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+async fn metadata<P: NodePort>(State(api): Shared<P>) -> Answer {
+    Ok(Json(api.page().await?).into_response())
+}
+
+/// `?after=&limit=` of a listing.
+#[derive(Deserialize)]
+struct Window {
+    #[serde(default)]
+    after: String,
+    limit: Option<usize>,
+}
+
+impl Window {
+    fn rows(&self) -> Result<usize, Failure> {
+        match self.limit.unwrap_or(PAGE_ROWS_MAX) {
+            limit @ 1..=PAGE_ROWS_MAX => Ok(limit),
+            _ => Err(BAD_WINDOW),
+        }
+    }
+}
+
+async fn namespaces<P: NodePort>(
+    State(api): Shared<P>,
+    window: Result<Query<Window>, QueryRejection>,
+) -> Answer {
+    let Query(window) = window.map_err(|_| BAD_WINDOW)?;
+    let limit = window.rows()?;
+    let rows = soon(api.port.namespaces(&window.after, limit)).await?;
+    let next = rows.last().filter(|_| rows.len() == limit).map(|row| row.namespace.clone());
+    Ok(Json(json!({"namespaces": rows, "next": next})).into_response())
+}
+
+async fn owners(window: Result<Query<Window>, QueryRejection>) -> Answer {
+    let Query(window) = window.map_err(|_| BAD_WINDOW)?;
+    window.rows()?;
+    Ok(Json(json!({"standalone": true, "owners": [], "next": null})).into_response())
+}
+
+/// Takes a body that is empty or a JSON object.
+fn object_of(body: Result<Bytes, BytesRejection>) -> Result<Value, Failure> {
+    let body =
+        body.map_err(|rejection| failure(rejection.status(), "body", "the body has at most 65536 bytes"))?;
+    if body.is_empty() {
+        return Ok(json!({}));
+    }
+    match serde_json::from_slice(&body) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        _ => Err(failure(StatusCode::BAD_REQUEST, "body", "the body must be a JSON object")),
+    }
+}
+
+async fn sync<P: NodePort>(State(api): Shared<P>, body: Result<Bytes, BytesRejection>) -> Answer {
+    object_of(body)?;
+    let _seat = api
+        .barriers
+        .try_acquire()
+        .map_err(|_| failure(StatusCode::TOO_MANY_REQUESTS, "busy", "64 barriers wait already"))?;
+    let fences = tokio::time::timeout(BARRIER_WAIT_MAX, api.fence()).await.map_err(|_| {
+        failure(StatusCode::GATEWAY_TIMEOUT, "timeout", "the flush did not end within 30 s")
+    })??;
+    let sequences: Vec<u64> = fences.iter().map(|fence| fence.sequence.0).collect();
+    Ok(Json(json!({
+        "standalone": true,
+        "local_flush_complete": true,
+        "node_id": api.port.identity().node_id,
+        "incarnation": fences.first().map(|fence| fence.incarnation.to_string()),
+        "inventory_sequence": sequences,
+    }))
+    .into_response())
+}
+
+async fn await_fence(body: Result<Bytes, BytesRejection>) -> Answer {
+    object_of(body)?;
+    Err(STANDALONE)
+}
+
+async fn guarded<P: NodePort>(State(api): Shared<P>, request: Request, next: Next) -> Response {
+    let mut response = match api.guard.check(request.method(), request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err((status, reason)) => {
+            let mut response = failure(status, "refused", reason).into_response();
+            if status == StatusCode::UNAUTHORIZED {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            response
+        }
+    };
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
+    let unknown = || async { failure(StatusCode::NOT_FOUND, "unknown", "no such page") };
+    let wrong =
+        || async { failure(StatusCode::METHOD_NOT_ALLOWED, "method", "this page has another method") };
+    Router::new()
+        .route("/health", get(health))
+        .route("/ready", get(ready::<P>))
+        .route("/metrics", get(prometheus::<P>))
+        .route("/cache/metadata", get(metadata::<P>))
+        .route("/cache/metadata/owners", get(owners))
+        .route("/cache/metadata/await", post(await_fence))
+        .route("/cache/namespaces", get(namespaces::<P>))
+        .route("/cache/sync", post(sync::<P>))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), guarded::<P>))
+        .with_state(api)
+}
+
+/// Serves the API until `stop` ends; requests in flight are answered first.
+///
+/// # Errors
+/// If the listener's own address cannot be read.
+pub async fn serve<P: NodePort>(
+    listener: BoundedListener,
+    settings: HttpSettings,
+    port: P,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let address: SocketAddr = axum::serve::Listener::local_addr(&listener)?;
+    let guard = Guard {
+        beyond_loopback: !address.ip().is_loopback(),
+        host_name: settings.host_name,
+        token: settings.token,
+    };
+    let api = Arc::new(Api { port, guard, barriers: Semaphore::new(BARRIER_WAITERS_MAX) });
+    axum::serve(listener, router(api)).with_graceful_shutdown(stop).await
+}

@@ -1,0 +1,222 @@
+//! `/cache/metadata`: one page that says what a node is, holds and has seen.
+
+use serde::{Deserialize, Serialize};
+
+use super::report::ShardReport;
+use crate::bill::Bill;
+use crate::settings::NodeSettings;
+
+/// What of a node does not change while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeIdentity {
+    /// Name of the node.
+    pub node_id: String,
+    /// Version of the program.
+    pub version: String,
+    /// Path of the engine socket.
+    pub engine_socket: String,
+    /// Cores of shards and device loops, in words.
+    pub placement: String,
+    /// Pages the arena got: `hugetlb`, `thp` or `small`.
+    pub arena_pages: String,
+    /// Shards of this incarnation.
+    pub shards: u16,
+    /// Items of the memory bill in bytes.
+    pub bill: Vec<BillLine>,
+}
+
+/// One item of the memory bill.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BillLine {
+    /// What holds it.
+    pub name: String,
+    /// Bytes in the whole node.
+    pub bytes: u64,
+}
+
+/// Where a node is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Not serving yet.
+    #[default]
+    Starting,
+    /// Serving.
+    Serving,
+    /// Admits nothing new.
+    Draining,
+}
+
+/// The page. Standalone, there is no epoch, cluster, scope or membership, and no session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MetadataPage {
+    /// Always true in this version.
+    pub standalone: bool,
+    /// What does not change.
+    pub identity: NodeIdentity,
+    /// Registration life, as UUID text; the same on every shard of the page.
+    pub incarnation: String,
+    /// Counter of registrations; none standalone.
+    pub epoch: Option<u64>,
+    /// Cluster; none standalone.
+    pub cluster: Option<String>,
+    /// Digest of the subscribed namespaces; none standalone.
+    pub scope_digest: Option<String>,
+    /// Membership map.
+    pub membership: Membership,
+    /// `CompleteAtWatermarks` standalone: no owner stream is expected, and every one of them is installed.
+    pub coverage: String,
+    /// Where the node is in its life.
+    pub phase: Phase,
+    /// Head of each shard's journal.
+    pub inventory_sequence: Vec<u64>,
+    /// Bytes of the journals together.
+    pub journal: JournalTotals,
+    /// Bytes of the index of peers' blocks.
+    pub index: IndexTotals,
+    /// Inventory sessions.
+    pub sessions: u64,
+    /// Resets of sessions, by cause; standalone there is nothing to reset.
+    pub resets: Vec<Reset>,
+    /// Memory of the process.
+    pub memory: Memory,
+    /// Everything else, shard by shard.
+    pub shards: Vec<ShardReport>,
+}
+
+/// Membership as this node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Membership {
+    /// Revision of the map; none standalone.
+    pub revision: Option<u64>,
+    /// `standalone` in this version.
+    pub validity: String,
+}
+
+/// The journals of a node together, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JournalTotals {
+    /// Held.
+    pub used_bytes: u64,
+    /// Most ever held, summed over the shards.
+    pub peak_bytes: u64,
+    /// Of the rings.
+    pub capacity_bytes: u64,
+}
+
+/// The index of peers' blocks, in bytes; all zero standalone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IndexTotals {
+    /// Installed views.
+    pub active_bytes: u64,
+    /// Views being received.
+    pub staging_bytes: u64,
+    /// Both and transient growth.
+    pub accounted_bytes: u64,
+}
+
+/// Resets of one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reset {
+    /// Why.
+    pub cause: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// Memory of the process against its bill, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// Resident set, shared arena pages included, reserved huge pages not; 0 if it cannot be read.
+    pub rss_bytes: u64,
+    /// Most it ever was.
+    pub rss_peak_bytes: u64,
+    /// Total of the bill.
+    pub bill_bytes: u64,
+}
+
+impl NodeIdentity {
+    /// The identity of a node with these settings; `arena_pages` is what the arena got.
+    #[must_use]
+    pub fn of(settings: &NodeSettings, bill: &Bill, arena_pages: &str) -> NodeIdentity {
+        let lines = bill.items.iter();
+        NodeIdentity {
+            node_id: settings.node_id.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            engine_socket: settings.engine_socket.display().to_string(),
+            placement: settings.placement.to_string(),
+            arena_pages: arena_pages.to_owned(),
+            shards: settings.shards,
+            bill: lines.map(|item| BillLine { name: item.name.to_owned(), bytes: item.bytes }).collect(),
+        }
+    }
+}
+
+impl Memory {
+    /// Memory of this process now.
+    #[must_use]
+    pub fn observe(identity: &NodeIdentity) -> Memory {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1_024)
+        };
+        Memory {
+            rss_bytes: field("VmRSS:").unwrap_or(0),
+            rss_peak_bytes: field("VmHWM:").unwrap_or(0),
+            bill_bytes: identity.bill.iter().map(|line| line.bytes).sum(),
+        }
+    }
+}
+
+/// The shards whose answers were merged belong to different registration lives; ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MixedIncarnations;
+
+impl MetadataPage {
+    /// Merges the shards' reports, in order of shard.
+    ///
+    /// # Errors
+    /// If the reports are of different incarnations.
+    pub fn of(
+        identity: &NodeIdentity,
+        phase: Phase,
+        mut shards: Vec<ShardReport>,
+    ) -> Result<MetadataPage, MixedIncarnations> {
+        shards.sort_by_key(|report| report.shard);
+        if shards.windows(2).any(|pair| pair[0].incarnation != pair[1].incarnation) {
+            return Err(MixedIncarnations);
+        }
+        let journals = || shards.iter().map(|report| report.journal);
+        Ok(MetadataPage {
+            standalone: true,
+            identity: identity.clone(),
+            incarnation: shards.first().map(|report| report.incarnation.clone()).unwrap_or_default(),
+            epoch: None,
+            cluster: None,
+            scope_digest: None,
+            membership: Membership { revision: None, validity: "standalone".to_owned() },
+            coverage: "CompleteAtWatermarks".to_owned(),
+            phase,
+            inventory_sequence: journals().map(|journal| journal.head_sequence).collect(),
+            journal: JournalTotals {
+                used_bytes: journals().map(|journal| journal.used_bytes).sum(),
+                peak_bytes: journals().map(|journal| journal.peak_bytes).sum(),
+                capacity_bytes: journals().map(|journal| journal.capacity_bytes).sum(),
+            },
+            index: IndexTotals::default(),
+            sessions: 0,
+            resets: Vec::new(),
+            memory: Memory::observe(identity),
+            shards,
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! `/metrics`: the shards' reports as Prometheus text (OpenMetrics 1.0).
+//!
+//! The registry is filled anew at each scrape from reports that the cores already keep, so nothing is
+//! counted twice and no core shares a counter. Labels are `shard`, `medium`, `reason`, `queue`, `kind`,
+//! all from fixed sets: none per block, request, namespace or incarnation.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::metadata::{MetadataPage, Phase};
+use super::report::{ShardReport, SsdState};
+
+/// Content type of [`render`]'s text.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Labels = Vec<(&'static str, String)>;
+/// Values of a metric in one shard: a further label with its value, if the metric has one.
+type Values = Vec<(Option<(&'static str, &'static str)>, u64)>;
+
+/// How a metric's figure behaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Level,
+}
+
+struct Metric {
+    kind: Kind,
+    name: &'static str,
+    help: &'static str,
+    of: fn(&ShardReport) -> Values,
+}
+
+fn one(value: u64) -> Values {
+    vec![(None, value)]
+}
+
+fn by<const N: usize>(label: &'static str, values: [(&'static str, u64); N]) -> Values {
+    values.into_iter().map(|(name, value)| (Some((label, name)), value)).collect()
+}
+
+const fn counter(name: &'static str, help: &'static str, of: fn(&ShardReport) -> Values) -> Metric {
+    Metric { kind: Kind::Counter, name, help, of }
+}
+
+const fn level(name: &'static str, help: &'static str, of: fn(&ShardReport) -> Values) -> Metric {
+    Metric { kind: Kind::Level, name, help, of }
+}
+
+/// Every metric of a shard. Counters get `_total` from the encoder.
+const METRICS: &[Metric] = &[
+    level("orbitkv_residents", "Resident blocks", |r| {
+        by("medium", [("dram", r.residents.dram), ("ssd", r.residents.ssd)])
+    }),
+    level("orbitkv_resident_bytes", "Payload bytes of resident blocks", |r| {
+        by("medium", [("dram", r.resident_bytes.dram), ("ssd", r.resident_bytes.ssd)])
+    }),
+    counter("orbitkv_evictions", "Residences ended by eviction", |r| {
+        by("medium", [("dram", r.evictions.dram), ("ssd", r.evictions.ssd)])
+    }),
+    level("orbitkv_journal_head_sequence", "Sequence of the newest journal record", |r| {
+        one(r.journal.head_sequence)
+    }),
+    level("orbitkv_journal_oldest_sequence", "Sequence of the oldest journal record held", |r| {
+        one(r.journal.oldest_sequence)
+    }),
+    level("orbitkv_journal_bytes", "Journal bytes", |r| {
+        let journal = r.journal;
+        by(
+            "kind",
+            [
+                ("used", journal.used_bytes),
+                ("peak", journal.peak_bytes),
+                ("capacity", journal.capacity_bytes),
+            ],
+        )
+    }),
+    level("orbitkv_arena_bytes", "Arena bytes; leased and pinned are parts of allocated", |r| {
+        let arena = r.arena;
+        by(
+            "kind",
+            [
+                ("capacity", arena.capacity_bytes),
+                ("allocated", arena.allocated_bytes),
+                ("reserved", arena.reserved_bytes),
+                ("leased", arena.leased_bytes),
+                ("pinned", arena.pinned_bytes),
+            ],
+        )
+    }),
+    level("orbitkv_ssd_state", "1 for the state the SSD tier is in", |r| {
+        let is = |state: bool| u64::from(state);
+        by(
+            "kind",
+            [
+                ("off", is(r.ssd.state == SsdState::Off)),
+                ("on", is(r.ssd.state == SsdState::On)),
+                ("degraded", is(matches!(r.ssd.state, SsdState::Degraded(_)))),
+            ],
+        )
+    }),
+    level("orbitkv_ssd_bytes", "SSD bytes", |r| {
+        let ssd = r.ssd;
+        by(
+            "kind",
+            [
+                ("capacity", ssd.capacity_bytes),
+                ("live", ssd.live_bytes),
+                ("free", ssd.free_bytes),
+                ("quarantined", ssd.quarantined_bytes),
+            ],
+        )
+    }),
+    level("orbitkv_write_backs_pending", "Write-backs not completed", |r| {
+        by("kind", [("queued", r.ssd.write_backs_queued), ("in_flight", r.ssd.write_backs_in_flight)])
+    }),
+    counter("orbitkv_write_backs", "Write-backs ended", |r| {
+        by("kind", [("done", r.ssd.write_backs_done), ("failed", r.ssd.write_backs_failed)])
+    }),
+    counter("orbitkv_ssd_reads", "Blocks read back from SSD", |r| one(r.ssd.reads)),
+    counter("orbitkv_ssd_read_errors", "SSD reads that failed or were short", |r| one(r.ssd.read_errors)),
+    counter("orbitkv_checksum_failures", "Blocks whose checksum was wrong at a read", |r| {
+        one(r.ssd.checksum_failures)
+    }),
+    level("orbitkv_connections", "Engine connections", |r| one(r.engine.connections)),
+    level("orbitkv_requests_in_flight", "Engine requests taken and not answered", |r| {
+        one(r.engine.requests_in_flight)
+    }),
+    level("orbitkv_reservations", "Slots reserved and not committed", |r| one(r.engine.reservations)),
+    level("orbitkv_leases", "Leases not released", |r| one(r.engine.leases)),
+    level("orbitkv_holds", "Holds of queries", |r| one(r.engine.holds)),
+    counter("orbitkv_engine_process_deaths", "Engine processes proved dead", |r| {
+        one(r.engine.process_deaths)
+    }),
+    counter("orbitkv_stale_generation_rejections", "Extents of an earlier daemon refused", |r| {
+        one(r.engine.stale_generation_rejections)
+    }),
+    counter("orbitkv_malformed_frames", "Engine frames that could not be understood", |r| {
+        one(r.engine.malformed_frames)
+    }),
+    counter("orbitkv_hits", "Blocks acquired, by the place they were found", |r| {
+        by("medium", [("dram", r.service.hits.dram), ("ssd", r.service.hits.ssd)])
+    }),
+    counter("orbitkv_misses", "Blocks asked for and found nowhere", |r| one(r.service.misses)),
+    counter("orbitkv_saves_committed", "Blocks committed", |r| one(r.service.saves_committed)),
+    counter("orbitkv_saved_bytes", "Bytes of blocks committed", |r| one(r.service.saved_bytes)),
+    counter("orbitkv_saves_refused", "Blocks refused a slot", |r| {
+        let refused = r.service.saves_refused;
+        by(
+            "reason",
+            [
+                ("busy", refused.busy),
+                ("too_large", refused.too_large),
+                ("being_saved", refused.being_saved),
+                ("draining", refused.draining),
+            ],
+        )
+    }),
+    level("orbitkv_queue_peak", "Most entries that ever waited in a queue", |r| {
+        let peaks = r.queue_peaks;
+        by(
+            "queue",
+            [
+                ("connection_requests", peaks.connection_requests),
+                ("mail_requests", peaks.mail_requests),
+                ("mail_replies", peaks.mail_replies),
+                ("write_backs", peaks.write_backs),
+                ("ssd_requests", peaks.ssd_requests),
+            ],
+        )
+    }),
+    counter("orbitkv_turns", "Turns of the core", |r| one(r.turns.turns)),
+    counter("orbitkv_stalls", "Slices that held the core for more than 100 microseconds", |r| {
+        one(r.turns.stalls)
+    }),
+    level("orbitkv_slice_max_nanoseconds", "Longest slice", |r| one(r.turns.slice_ns_max)),
+];
+
+fn level_of(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn register(registry: &mut Registry, metric: &Metric, shards: &[ShardReport]) {
+    let rows = shards.iter().flat_map(|report| {
+        (metric.of)(report).into_iter().map(|(label, value)| {
+            let shard = ("shard", report.shard.to_string());
+            let labels: Labels =
+                std::iter::once(shard).chain(label.map(|(name, value)| (name, value.to_owned()))).collect();
+            (labels, value)
+        })
+    });
+    match metric.kind {
+        Kind::Counter => {
+            let family = Family::<Labels, Counter<u64, AtomicU64>>::default();
+            rows.for_each(|(labels, value)| {
+                family.get_or_create(&labels).inc_by(value);
+            });
+            registry.register(metric.name, metric.help, family);
+        }
+        Kind::Level => {
+            let family = Family::<Labels, Gauge>::default();
+            rows.for_each(|(labels, value)| {
+                family.get_or_create(&labels).set(level_of(value));
+            });
+            registry.register(metric.name, metric.help, family);
+        }
+    }
+}
+
+/// The page as text for a scraper.
+pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::default();
+    for metric in METRICS {
+        register(&mut registry, metric, &page.shards);
+    }
+    let memory = page.memory;
+    for (name, help, value) in [
+        ("orbitkv_serving", "1 while the node takes saves", u64::from(page.phase == Phase::Serving)),
+        ("orbitkv_memory_resident_bytes", "Resident set of the process", memory.rss_bytes),
+        ("orbitkv_memory_resident_peak_bytes", "Largest resident set of the process", memory.rss_peak_bytes),
+        ("orbitkv_memory_bill_bytes", "Total of the memory bill", memory.bill_bytes),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(level_of(value));
+        registry.register(name, help, gauge);
+    }
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}

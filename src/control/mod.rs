@@ -1,0 +1,12 @@
+//! The control thread's side of a node: what operators see and ask. It never touches a structure of a
+//! core; it asks through [`http::NodePort`] and merges what comes back.
+
+pub mod connections;
+mod guard;
+pub mod http;
+pub mod metadata;
+mod metrics;
+pub mod report;
+
+#[cfg(test)]
+mod tests;

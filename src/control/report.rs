@@ -1,0 +1,244 @@
+//! What one shard says about itself, as plain integers: the one source of `/metrics`, `/cache/metadata`
+//! and `orbitkv doctor`.
+//!
+//! Counters (`*_total` in `/metrics`) grow for the life of the process; everything else is a level.
+//! Unknown fields are ignored and missing ones read as zero, so a client of another version still works.
+
+use serde::{Deserialize, Serialize};
+
+/// Levels and counters of one shard at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShardReport {
+    /// Which shard, from 0.
+    pub shard: u16,
+    /// Registration life these sequences belong to, as UUID text.
+    pub incarnation: String,
+    /// Residents on each medium.
+    pub residents: PerMedium,
+    /// Payload bytes of the residents on each medium.
+    pub resident_bytes: PerMedium,
+    /// Residences ended by eviction, counter.
+    pub evictions: PerMedium,
+    /// The journal.
+    pub journal: JournalReport,
+    /// The arena slice.
+    pub arena: ArenaReport,
+    /// The SSD slice.
+    pub ssd: SsdReport,
+    /// Engines and what they hold.
+    pub engine: EngineReport,
+    /// Saves and lookups, counters.
+    pub service: ServiceReport,
+    /// Most that was ever waiting, since start.
+    pub queue_peaks: QueuePeaks,
+    /// How long the core's turns took.
+    pub turns: TurnReport,
+}
+
+/// A figure for each medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PerMedium {
+    /// Host memory.
+    pub dram: u64,
+    /// SSD.
+    pub ssd: u64,
+}
+
+/// The journal of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JournalReport {
+    /// Sequence of the newest record; 0 before the first.
+    pub head_sequence: u64,
+    /// Sequence of the oldest record still held; 0 while empty.
+    pub oldest_sequence: u64,
+    /// Bytes of the records held.
+    pub used_bytes: u64,
+    /// Most bytes ever held.
+    pub peak_bytes: u64,
+    /// Bytes of the ring.
+    pub capacity_bytes: u64,
+}
+
+/// The arena slice of a shard, in bytes. `leased` and `pinned` are parts of `allocated`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ArenaReport {
+    /// The slice.
+    pub capacity_bytes: u64,
+    /// In slots of any kind, rounding of the slots included.
+    pub allocated_bytes: u64,
+    /// In slots reserved by an engine and not yet committed.
+    pub reserved_bytes: u64,
+    /// Under leases and holds of engines.
+    pub leased_bytes: u64,
+    /// Pinned by anything: leases, holds, write-backs, reads.
+    pub pinned_bytes: u64,
+}
+
+/// The SSD slice of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SsdReport {
+    /// Whether it serves.
+    pub state: SsdState,
+    /// Space of the slice in bytes.
+    pub capacity_bytes: u64,
+    /// Bytes of residents on it.
+    pub live_bytes: u64,
+    /// Bytes that can be written without cleaning.
+    pub free_bytes: u64,
+    /// Write-backs waiting.
+    pub write_backs_queued: u64,
+    /// Write-backs submitted and not completed.
+    pub write_backs_in_flight: u64,
+    /// Write-backs completed, counter.
+    pub write_backs_done: u64,
+    /// Write-backs that failed; their blocks stay in DRAM until evicted, counter.
+    pub write_backs_failed: u64,
+    /// Blocks read back, counter.
+    pub reads: u64,
+    /// Reads that failed or were short, counter.
+    pub read_errors: u64,
+    /// Blocks whose checksum was wrong at a read; each was a miss, counter.
+    pub checksum_failures: u64,
+    /// Bytes never used again because a checksum in them was wrong.
+    pub quarantined_bytes: u64,
+}
+
+/// Whether the SSD tier serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state", content = "reason")]
+pub enum SsdState {
+    /// Not configured.
+    #[default]
+    Off,
+    /// Serving.
+    On,
+    /// No longer written; residents on it are served while they can be read.
+    Degraded(SsdFault),
+}
+
+/// Why an SSD tier is degraded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SsdFault {
+    /// The file system is full.
+    DeviceFull,
+    /// The file was unlinked under us.
+    FileDeleted,
+    /// Writes fail.
+    WriteErrors,
+    /// Reads fail.
+    ReadErrors,
+    /// Too many wrong checksums.
+    WrongChecksums,
+}
+
+/// Engines of a shard and what they hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EngineReport {
+    /// Connections served by this core.
+    pub connections: u64,
+    /// Requests taken and not answered.
+    pub requests_in_flight: u64,
+    /// Reservations not yet committed or aborted.
+    pub reservations: u64,
+    /// Leases not yet released.
+    pub leases: u64,
+    /// Holds of queries.
+    pub holds: u64,
+    /// Engine processes proved dead while they held something or were connected, counter.
+    pub process_deaths: u64,
+    /// Extents of an earlier daemon that were refused, counter.
+    pub stale_generation_rejections: u64,
+    /// Frames that could not be understood, counter.
+    pub malformed_frames: u64,
+}
+
+/// Saves and lookups of a shard, counters in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceReport {
+    /// Blocks acquired, by the place they were found.
+    pub hits: PerMedium,
+    /// Blocks asked for and found nowhere.
+    pub misses: u64,
+    /// Blocks committed.
+    pub saves_committed: u64,
+    /// Bytes of the blocks committed.
+    pub saved_bytes: u64,
+    /// Blocks refused a slot, by reason.
+    pub saves_refused: SaveRefusals,
+}
+
+/// Why blocks were refused a slot, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SaveRefusals {
+    /// No room in the arena slice, or no permit.
+    pub busy: u64,
+    /// Larger than the arena slice can hold.
+    pub too_large: u64,
+    /// Another engine is saving the same block.
+    pub being_saved: u64,
+    /// The node is draining.
+    pub draining: u64,
+}
+
+/// Most entries that ever waited in each bounded queue of a core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueuePeaks {
+    /// Requests of one connection.
+    pub connection_requests: u64,
+    /// Mails of the request lane.
+    pub mail_requests: u64,
+    /// Mails of the reply lane.
+    pub mail_replies: u64,
+    /// Write-backs waiting.
+    pub write_backs: u64,
+    /// Requests on the SSD ring.
+    pub ssd_requests: u64,
+}
+
+/// Summary of the turn histogram of a core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TurnReport {
+    /// Turns run, counter.
+    pub turns: u64,
+    /// Slices of one task that held the core for more than 100 µs, counter.
+    pub stalls: u64,
+    /// Longest slice in nanoseconds.
+    pub slice_ns_max: u64,
+}
+
+/// A namespace and the model it stands for; one row of `/cache/namespaces`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NamespaceRow {
+    /// `orbitkv:v2:` and 64 hex digits.
+    pub namespace: String,
+    /// Kind of engine.
+    pub engine: String,
+    /// Model.
+    pub model: String,
+    /// Identity of the weights.
+    pub weights: String,
+    /// Adapter; empty for none.
+    pub adapter: String,
+    /// Element type.
+    pub dtype: String,
+    /// Memory layout of a block.
+    pub layout: String,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Rank the bytes belong to, or what says that they are rank-invariant.
+    pub rank: String,
+    /// Layer groups.
+    pub groups: u32,
+}

@@ -1,0 +1,654 @@
+//! What each operation of the engine channel starts: checks, then commands by shard.
+
+use orbitkv_shards::ledger::Begin;
+use orbitkv_shards::leases::{InstanceId, LeaseToken};
+use orbitkv_shards::reservations::ReservationId;
+use orbitkv_shards::shard::command::{Holder, Media};
+use orbitkv_shards::shard::{Command, Key, Tag};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::engine::answers::{self, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord, SlotRecord};
+use orbitkv_wire::engine::layout::Records;
+use orbitkv_wire::engine::requests::{
+    GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody, RegisterBody, Request,
+    ReservationRecord, ReservationsBody, ReserveRecord,
+};
+use orbitkv_wire::engine::{Header, Operation, Status, VERSION, VERSION_MIN, layout_hash};
+use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, ShardIndex, key_hash};
+use orbitkv_wire::namespace::{GroupIdentity, GroupKind, GroupKindNumbers, NamespaceIdentity};
+
+use super::connection::{REGISTRATIONS_PER_CONNECTION_MAX, Registered};
+use super::job::{Collected, Job, decode_cursor};
+use super::prefix::Prefix;
+use super::refusal::Refused;
+use super::registry::Registration;
+use super::{Connection, EngineHub, Errand, Phase, deadline};
+use orbitkv_shards::leases::ConnectionId;
+
+type Parts = Vec<(ShardIndex, Command)>;
+
+impl EngineHub {
+    pub(super) fn begin(
+        &mut self,
+        id: ConnectionId,
+        operation: Operation,
+        header: &Header,
+        body: &[u8],
+        request: Request<'_>,
+        now: Moment,
+    ) -> Result<(), Refused> {
+        let request_id = header.request_id;
+        let greeted = self.at(id).phase == Phase::Open;
+        if greeted == matches!(request, Request::Hello(_)) {
+            let text = if greeted { "Hello was said already" } else { "say Hello first" };
+            return Err(Refused::new(Status::OutOfOrder, 0, text.into()));
+        }
+        let connection = self.at(id);
+        let limit = connection.in_flight_max;
+        if connection.requests.len() >= limit && !matches!(request, Request::Cancel(_) | Request::Release(_)) {
+            let text = format!("{limit} requests are unanswered, the most agreed: wait for answers");
+            return Err(Refused::new(Status::TooManyInFlight, limit as u64, text));
+        }
+        // Changes are kept in the ledger, so that a repeated request is answered, not done again.
+        let ledgered = matches!(
+            operation,
+            Operation::Reserve
+                | Operation::Commit
+                | Operation::Abort
+                | Operation::Release
+                | Operation::Evict
+                | Operation::Clear
+                | Operation::Sync
+        );
+        if ledgered {
+            match self.repeat(id, operation, request_id, body, now) {
+                Repeat::Fresh => {}
+                Repeat::Handled => return Ok(()),
+                Repeat::Refused(refused) => return Err(refused),
+            }
+        } else if self.at(id).requests.contains_key(&request_id) {
+            return Err(duplicate(request_id));
+        }
+        let begun = self.start(id, operation, header, request, now, ledgered);
+        if begun.is_err() && ledgered {
+            self.at(id).ledger.abandon(request_id);
+        }
+        begun
+    }
+
+    fn at(&mut self, id: ConnectionId) -> &mut Connection {
+        self.connections.get_mut(&id).expect("frames come from live connections")
+    }
+
+    fn repeat(
+        &mut self,
+        id: ConnectionId,
+        operation: Operation,
+        request_id: u64,
+        body: &[u8],
+        now: Moment,
+    ) -> Repeat {
+        let connection = self.connections.get_mut(&id).expect("frames come from live connections");
+        if connection.requests.get(&request_id).is_some_and(|job| !self.jobs[job].ledgered) {
+            return Repeat::Refused(duplicate(request_id));
+        }
+        let digest = orbitkv_wire::engine::content_digest(body);
+        match connection.ledger.begin(request_id, operation as u8, digest, now) {
+            Begin::Fresh => Repeat::Fresh,
+            Begin::InFlight => Repeat::Handled,
+            Begin::Answered(answer) => {
+                connection.outbound.extend_from_slice(answer);
+                self.dirty.insert(id);
+                Repeat::Handled
+            }
+            Begin::Mismatch => Repeat::Refused(duplicate(request_id)),
+            Begin::Full => {
+                let text = "too many changes are unanswered: wait for answers".to_owned();
+                Repeat::Refused(Refused::new(Status::TooManyInFlight, 0, text))
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        id: ConnectionId,
+        operation: Operation,
+        header: &Header,
+        request: Request<'_>,
+        now: Moment,
+        ledgered: bool,
+    ) -> Result<(), Refused> {
+        let request_id = header.request_id;
+        let shards = self.greeting.shards;
+        let (collected, parts): (Collected, Parts) = match request {
+            Request::Hello(hello) => return self.hello(id, request_id, &hello),
+            Request::Ping => return self.done(id, operation, request_id),
+            Request::Register(body, groups) => return self.register(id, request_id, &body, &groups),
+            Request::Cancel(cancel) => {
+                if let Some(&job) = self.at(id).requests.get(&cancel.request_id) {
+                    self.give_up(job, false);
+                }
+                return self.done(id, operation, request_id);
+            }
+            Request::Drain => {
+                self.drains.push((id, request_id));
+                self.errands.push_back(Errand::Drain);
+                return Ok(());
+            }
+            Request::Query(body, lists, hashes) => {
+                return self.query(id, header, &body, &lists, hashes, now);
+            }
+            Request::Reserve(body, records) => {
+                let namespace = self.namespace(id, body.namespace)?;
+                let count = records.len();
+                let keys = self.reserve_keys(id, body.namespace, records)?;
+                let parts = split(shards, keys, |(key, _)| key.hash.shard(shards), |keys| Command::Reserve {
+                    connection: id,
+                    namespace,
+                    race: body.race == 1,
+                    keys,
+                });
+                (Collected::Slots(vec![SlotRecord { outcome: 0, reservation: 0, offset: 0, bytes: 0 }; count]), parts)
+            }
+            Request::Commit(body, records) => {
+                let (records, blank) = self.reservations(&body, records)?;
+                let parts = split(shards, records, shard_of(shards), |reservations| Command::Commit {
+                    connection: id,
+                    reservations,
+                });
+                (Collected::Outcomes(blank), parts)
+            }
+            Request::Abort(body, records) => {
+                let (records, blank) = self.reservations(&body, records)?;
+                let parts = split(shards, records, shard_of(shards), |reservations| Command::Abort {
+                    connection: id,
+                    reservations,
+                });
+                (Collected::Outcomes(blank), parts)
+            }
+            Request::Acquire(body, lists, hashes) => self.acquire(id, &body, &lists, hashes)?,
+            Request::Attach(body) => {
+                let holder = self.holder(id, LeaseToken(u128::from_le_bytes(body.lease)))?;
+                let blocks = Vec::new();
+                let lease = holder.token;
+                let collected = Collected::Attached { lease, blocks, known: false, error: None };
+                (collected, everywhere(shards, || Command::Attach { holder }))
+            }
+            Request::Release(body) => {
+                let token = LeaseToken(u128::from_le_bytes(body.lease));
+                let collected = Collected::Released { known: false, error: None };
+                (collected, everywhere(shards, || Command::Release { token, connection: id }))
+            }
+            Request::Evict(body, records) => {
+                let namespace = self.namespace(id, body.namespace)?;
+                let media = Media::from_mask(body.media);
+                let count = records.len();
+                let keys = evict_keys(&namespace, records)?;
+                let parts = split(shards, keys, |key| key.hash.shard(shards), |keys| Command::Evict {
+                    namespace,
+                    media,
+                    keys,
+                });
+                (Collected::Outcomes(vec![OutcomeRecord { outcome: 0 }; count]), parts)
+            }
+            Request::Clear(body) => {
+                let (namespace, media) = (NamespaceDigest(body.namespace), Media::from_mask(body.media));
+                let collected = Collected::Cleared(answers::ClearAnswer { removed: 0, in_use: 0 });
+                (collected, everywhere(shards, || Command::Clear { namespace, media }))
+            }
+            Request::List(body) => self.list(&body)?,
+            Request::Sync => {
+                let heads = vec![answers::SequenceRecord { sequence: 0 }; usize::from(shards)];
+                let incarnation = self.greeting.incarnation;
+                (Collected::Sequences { heads, incarnation }, everywhere(shards, || Command::Sync))
+            }
+        };
+        let waits = matches!(operation, Operation::Acquire | Operation::Sync);
+        let job = Job {
+            connection: id,
+            request_id,
+            operation,
+            deadline: waits.then(|| deadline(header, now)),
+            outstanding: 0,
+            refused: None,
+            ledgered,
+            collected,
+        };
+        let number = self.start_job(job);
+        self.send(number, parts, now);
+        Ok(())
+    }
+
+    fn send(&mut self, number: u64, parts: Parts, now: Moment) {
+        if parts.is_empty() {
+            return self.finish(number, now);
+        }
+        let tag = self.tag(number);
+        self.jobs.get_mut(&number).expect("just started").outstanding = parts.len() as u32;
+        let commands = parts.into_iter().map(|(shard, command)| (shard, tag, command)).collect();
+        self.errands.push_back(Errand::Commands(commands));
+    }
+
+    fn done(&mut self, id: ConnectionId, operation: Operation, request_id: u64) -> Result<(), Refused> {
+        answers::append_done(&mut self.at(id).outbound, operation, request_id);
+        self.dirty.insert(id);
+        Ok(())
+    }
+
+    fn hello(&mut self, id: ConnectionId, request_id: u64, hello: &HelloBody) -> Result<(), Refused> {
+        if hello.version_max < VERSION_MIN || hello.version_min > VERSION {
+            let text = format!(
+                "the engine speaks versions {} to {}, this node {VERSION_MIN} to {VERSION}: update the older one",
+                hello.version_min, hello.version_max
+            );
+            return Err(Refused::new(Status::Incompatible, u64::from(VERSION), text));
+        }
+        if hello.layout_hash != layout_hash() {
+            let text = format!(
+                "the engine's frames have layout {:016x}, this node's {:016x}: use one build of both",
+                hello.layout_hash,
+                layout_hash()
+            );
+            return Err(Refused::new(Status::Incompatible, u64::from(VERSION), text));
+        }
+        let greeting = self.greeting;
+        let connection = self.at(id);
+        connection.phase = Phase::Open;
+        connection.in_flight_max = usize::from(hello.in_flight).clamp(1, connection.in_flight_max);
+        let body = HelloAnswer {
+            version: VERSION,
+            layout_hash: layout_hash(),
+            arena_generation: greeting.arena_generation,
+            arena_bytes: greeting.arena_bytes,
+            connection: id.0,
+            incarnation: greeting.incarnation.0,
+            shards: greeting.shards,
+            in_flight: connection.in_flight_max as u16,
+            page_kind: greeting.page_kind as u8,
+        };
+        answers::append_answer::<_, OutcomeRecord>(
+            &mut connection.outbound,
+            Operation::Hello,
+            request_id,
+            false,
+            &body,
+            &[],
+        );
+        let process_id = connection.process_id;
+        self.dirty.insert(id);
+        if hello.previous_connection != 0 {
+            let connection = ConnectionId(hello.previous_connection);
+            self.errands.push_back(Errand::Abandoned { connection, process_id });
+        }
+        Ok(())
+    }
+
+    fn register(
+        &mut self,
+        id: ConnectionId,
+        request_id: u64,
+        body: &RegisterBody,
+        groups: &[GroupRecord],
+    ) -> Result<(), Refused> {
+        if self.draining {
+            return Err(Refused::draining());
+        }
+        let connection = self.at(id);
+        if connection.registered.len() >= REGISTRATIONS_PER_CONNECTION_MAX {
+            let limit = REGISTRATIONS_PER_CONNECTION_MAX;
+            let text = format!("this connection has {limit} registrations, the most it may");
+            return Err(Refused::new(Status::OverLimit, limit as u64, text));
+        }
+        let (registration, registered) = describe(id, body, groups)?;
+        let job = Job {
+            connection: id,
+            request_id,
+            operation: Operation::Register,
+            deadline: None,
+            outstanding: 1,
+            refused: None,
+            ledgered: false,
+            collected: Collected::Registering(Box::new(registered)),
+        };
+        let number = self.start_job(job);
+        let tag: Tag = self.tag(number);
+        self.errands.push_back(Errand::Register(tag, Box::new(registration)));
+        Ok(())
+    }
+
+    fn namespace(&mut self, id: ConnectionId, handle: u32) -> Result<NamespaceDigest, Refused> {
+        let registered = self.at(id).registered.get(handle as usize).map(|registered| registered.namespace);
+        registered.ok_or_else(|| {
+            let text = format!("namespace handle {handle} was never given to this connection: register first");
+            Refused::new(Status::UnknownNamespace, u64::from(handle), text)
+        })
+    }
+
+    fn holder(&mut self, id: ConnectionId, token: LeaseToken) -> Result<Holder, Refused> {
+        let instance: InstanceId = self.at(id).instance.ok_or_else(|| {
+            Refused::new(Status::NotRegistered, 0, "leases belong to an instance: register first".into())
+        })?;
+        Ok(Holder { token, instance, connection: id })
+    }
+
+    fn reserve_keys(
+        &mut self,
+        id: ConnectionId,
+        handle: u32,
+        records: Records<'_, ReserveRecord>,
+    ) -> Result<Vec<(Key, u64)>, Refused> {
+        let registered = &self.at(id).registered[handle as usize];
+        let mut keys = Vec::with_capacity(records.len());
+        for (index, record) in (0u32..).zip(records.iter()) {
+            let record = record.map_err(|error| Refused::frame(&error))?;
+            let (group, block) = (GroupId(record.group), BlockHash(record.block));
+            let known = registered.groups.iter().find(|(known, ..)| *known == group);
+            let Some(&(_, _, block_bytes)) = known else {
+                let text = format!("group {} is not registered in this namespace", record.group);
+                return Err(Refused::new(Status::Malformed, u64::from(record.group), text));
+            };
+            if record.bytes == 0 || record.bytes > block_bytes {
+                let text = format!(
+                    "key {index} has {} bytes: blocks of group {} have 1 to {block_bytes}, as registered",
+                    record.bytes, record.group
+                );
+                return Err(Refused::new(Status::OverLimit, block_bytes, text));
+            }
+            let hash = key_hash(&registered.namespace, group, &block);
+            keys.push((Key { index, namespace: 0, group, block, hash }, record.bytes));
+        }
+        Ok(keys)
+    }
+
+    #[allow(clippy::type_complexity)] // Positions with reservations, and the answer they will fill.
+    fn reservations(
+        &mut self,
+        body: &ReservationsBody,
+        records: Records<'_, ReservationRecord>,
+    ) -> Result<(Vec<(u32, ReservationId)>, Vec<OutcomeRecord>), Refused> {
+        if body.arena_generation != self.greeting.arena_generation {
+            self.counters.stale_generation += 1;
+            let text = "these slots belong to an earlier daemon's arena: their blocks must be saved again";
+            let now = self.greeting.arena_generation;
+            return Err(Refused::new(Status::StaleGeneration, now, text.into()));
+        }
+        let blank = vec![OutcomeRecord { outcome: CommitOutcome::NotYours as u8 }; records.len()];
+        let ids = (0u32..).zip(records.iter());
+        let ids = ids.map(|(index, record)| Ok((index, ReservationId(record?.reservation))));
+        let ids = ids.collect::<Result<Vec<_>, _>>().map_err(|error| Refused::frame(&error))?;
+        // A number that no shard of this node makes stays "not yours".
+        let shards = self.greeting.shards;
+        let ids = ids.into_iter().filter(|(_, id)| id.shard().0 < shards).collect();
+        Ok((ids, blank))
+    }
+
+    fn acquire(
+        &mut self,
+        id: ConnectionId,
+        body: &PrefixBody,
+        lists: &[ListRecord],
+        hashes: Records<'_, HashRecord>,
+    ) -> Result<(Collected, Parts), Refused> {
+        if self.draining {
+            return Err(Refused::draining());
+        }
+        let token = match u128::from_le_bytes(body.lease) {
+            0 => self.new_token(),
+            held => LeaseToken(held),
+        };
+        let holder = self.holder(id, token)?;
+        let prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
+        let shards = self.greeting.shards;
+        let namespaces = prefix.namespaces.clone();
+        let mut parts = split(shards, prefix.all(), |key| key.hash.shard(shards), |keys| Command::Acquire {
+            holder,
+            namespaces: namespaces.clone(),
+            keys,
+        });
+        if body.lease != [0; 16] {
+            // The hold may pin blocks on shards that have no key of this request: it ends there too.
+            for shard in (0..shards).map(ShardIndex) {
+                if !parts.iter().any(|(part, _)| *part == shard) {
+                    let (namespaces, keys) = (Vec::new(), Vec::new());
+                    parts.push((shard, Command::Acquire { holder, namespaces, keys }));
+                }
+            }
+        }
+        Ok((Collected::Blocks { prefix: Box::new(prefix), untold: Vec::new(), lease: token }, parts))
+    }
+
+    fn query(
+        &mut self,
+        id: ConnectionId,
+        header: &Header,
+        body: &PrefixBody,
+        lists: &[ListRecord],
+        hashes: Records<'_, HashRecord>,
+        now: Moment,
+    ) -> Result<(), Refused> {
+        let lease = if body.hold == 1 { self.holder(id, LeaseToken(0)).map(|_| self.new_token())? } else { LeaseToken(0) };
+        let prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
+        let unexamined = PlaceRecord { place: Place::NotExamined as u8 };
+        let places = vec![unexamined; prefix.len()];
+        let job = Job {
+            connection: id,
+            request_id: header.request_id,
+            operation: Operation::Query,
+            deadline: (header.deadline_ms > 0).then(|| deadline(header, now)),
+            outstanding: 0,
+            refused: None,
+            ledgered: false,
+            collected: Collected::Query { prefix: Box::new(prefix), places, lease },
+        };
+        let number = self.start_job(job);
+        self.next_batch(number, now);
+        Ok(())
+    }
+
+    /// Sends the next batch of a Query.
+    pub(super) fn next_batch(&mut self, number: u64, now: Moment) {
+        let shards = self.greeting.shards;
+        let job = self.jobs.get_mut(&number).expect("a Query in work");
+        let connection = job.connection;
+        let Collected::Query { prefix, lease, .. } = &mut job.collected else {
+            panic!("only a Query works in batches")
+        };
+        let keys = prefix.next_batch();
+        let namespaces = prefix.namespaces.clone();
+        let token = *lease;
+        let hold = (token != LeaseToken(0)).then(|| self.holder(connection, token)).transpose();
+        let hold = hold.expect("checked when the Query began");
+        let parts = split(shards, keys, |key| key.hash.shard(shards), |keys| Command::Query {
+            namespaces: namespaces.clone(),
+            keys,
+            hold,
+        });
+        self.send(number, parts, now);
+    }
+
+    fn list(&mut self, body: &ListBody) -> Result<(Collected, Parts), Refused> {
+        let shards = self.greeting.shards;
+        if body.limit == 0 {
+            return Err(Refused::new(Status::Malformed, 1, "a page has at least one block".into()));
+        }
+        let (shard, after) = decode_cursor(&body.cursor, shards).ok_or_else(|| {
+            Refused::new(Status::Malformed, 0, "this cursor was not given by this node: start over".into())
+        })?;
+        let command = Command::List {
+            namespace: NamespaceDigest(body.namespace),
+            media: Media::from_mask(body.media),
+            after,
+            limit: body.limit,
+        };
+        let collected = Collected::Listed { shards, residents: Vec::new(), cursor: [0; 40], done: false };
+        Ok((collected, vec![(shard, command)]))
+    }
+
+    /// A token that no other lease of this node has: the arena generation is random, job numbers
+    /// are unique on a core.
+    fn new_token(&self) -> LeaseToken {
+        let unique = u128::from(self.core.0) << 48 | u128::from(self.next_job);
+        LeaseToken(u128::from(self.greeting.arena_generation.max(1)) << 64 | unique)
+    }
+}
+
+enum Repeat {
+    Fresh,
+    Handled,
+    Refused(Refused),
+}
+
+fn duplicate(request_id: u64) -> Refused {
+    let text = format!("request id {request_id} was used for something else: use fresh ids");
+    Refused::new(Status::DuplicateRequest, request_id, text)
+}
+
+fn shard_of(shards: u16) -> impl Fn(&(u32, ReservationId)) -> ShardIndex {
+    move |(_, id)| {
+        debug_assert!(id.shard().0 < shards);
+        id.shard()
+    }
+}
+
+/// Groups `items` by shard, in shard order, and makes one command of each group.
+fn split<T>(
+    shards: u16,
+    items: Vec<T>,
+    shard: impl Fn(&T) -> ShardIndex,
+    mut command: impl FnMut(Vec<T>) -> Command,
+) -> Parts {
+    if items.is_empty() {
+        return Vec::new();
+    }
+    if shards == 1 {
+        return vec![(ShardIndex(0), command(items))];
+    }
+    let mut groups: Vec<Vec<T>> = (0..shards).map(|_| Vec::new()).collect();
+    for item in items {
+        let index = shard(&item).0;
+        groups[usize::from(index)].push(item);
+    }
+    let filled = (0..shards).map(ShardIndex).zip(groups).filter(|(_, group)| !group.is_empty());
+    filled.map(|(shard, group)| (shard, command(group))).collect()
+}
+
+fn everywhere(shards: u16, mut command: impl FnMut() -> Command) -> Parts {
+    (0..shards).map(|shard| (ShardIndex(shard), command())).collect()
+}
+
+fn evict_keys(namespace: &NamespaceDigest, records: Records<'_, KeyRecord>) -> Result<Vec<Key>, Refused> {
+    let mut keys = Vec::with_capacity(records.len());
+    for (index, record) in (0u32..).zip(records.iter()) {
+        let record = record.map_err(|error| Refused::frame(&error))?;
+        let (group, block) = (GroupId(record.group), BlockHash(record.block));
+        keys.push(Key { index, namespace: 0, group, block, hash: key_hash(namespace, group, &block) });
+    }
+    Ok(keys)
+}
+
+/// A registration's fields, checked and named.
+fn describe(
+    connection: ConnectionId,
+    body: &RegisterBody,
+    groups: &[GroupRecord],
+) -> Result<(Registration, Registered), Refused> {
+    let text = |field: &'static str, value: Option<&str>| {
+        value.map(str::to_owned).ok_or_else(|| {
+            let text = format!("{field} is not valid UTF-8 padded with zeros");
+            Refused::new(Status::Malformed, 0, text)
+        })
+    };
+    let instance = text("instance", body.instance.as_str())?;
+    let model = text("model", body.model.as_str())?;
+    for (field, value) in [("instance", &instance), ("model", &model)] {
+        if value.is_empty() {
+            return Err(Refused::new(Status::Malformed, 0, format!("{field} is empty: name it")));
+        }
+    }
+    if !(1..=32).contains(&body.hash_bytes) {
+        let text = format!("hash_bytes is {}: a block hash has 1 to 32 bytes", body.hash_bytes);
+        return Err(Refused::new(Status::Malformed, 32, text));
+    }
+    let engine = text("engine", body.engine.as_str())?;
+    let weights_revision = text("weights_revision", body.weights_revision.as_str())?;
+    let adapter = text("adapter", body.adapter.as_str())?;
+    let computation = text("computation", body.computation.as_str())?;
+    let dtype = text("dtype", body.dtype.as_str())?;
+    let layout = text("layout", body.layout.as_str())?;
+    let hash_algorithm = text("hash_algorithm", body.hash_algorithm.as_str())?;
+    let hash_seed = text("hash_seed", body.hash_seed.as_str())?;
+    let mut identities = Vec::with_capacity(groups.len());
+    for group in groups {
+        let checkpoint = group.kind == 2;
+        let numbers = GroupKindNumbers {
+            kind: group.kind,
+            window_tokens: if checkpoint { 0 } else { group.tokens },
+            sink_tokens: group.sink_tokens,
+            interval_tokens: if checkpoint { group.tokens } else { 0 },
+        };
+        let kind = GroupKind::try_from(numbers)
+            .map_err(|error| Refused::new(Status::Malformed, u64::from(group.group), error.to_string()))?;
+        if group.block_bytes == 0 {
+            let text = format!("group {} has blocks of 0 bytes", group.group);
+            return Err(Refused::new(Status::Malformed, u64::from(group.group), text));
+        }
+        identities.push(GroupIdentity { group: GroupId(group.group), kind, block_bytes: group.block_bytes });
+    }
+    let demands: Vec<_> = identities
+        .iter()
+        .map(|group| orbitkv_shards::demand::GroupDemand { group: group.group, kind: group.kind })
+        .collect();
+    orbitkv_shards::demand::Demand::compile(body.block_tokens, &demands)
+        .map_err(|error| Refused::new(Status::Malformed, 0, error.to_string()))?;
+    for (rank, size, name) in
+        [(body.tp_rank, body.tp_size, "tensor"), (body.pp_rank, body.pp_size, "pipeline")]
+    {
+        if rank >= size {
+            let text = format!("{name}-parallel rank {rank} of world size {size}: ranks are below the size");
+            return Err(Refused::new(Status::Malformed, u64::from(size), text));
+        }
+    }
+    let namespace = NamespaceIdentity {
+        model: &model,
+        weights_revision: &weights_revision,
+        adapter: &adapter,
+        computation: &computation,
+        dtype: &dtype,
+        layout: &layout,
+        block_tokens: body.block_tokens,
+        hash_algorithm: &hash_algorithm,
+        hash_bytes: body.hash_bytes as u8,
+        hash_seed: hash_seed.as_bytes(),
+        rank_invariant: body.rank_invariant == 1,
+        tp_rank: body.tp_rank,
+        tp_size: body.tp_size,
+        pp_rank: body.pp_rank,
+        pp_size: body.pp_size,
+        groups: &identities,
+    }
+    .digest();
+    let shared = vec![
+        ("engine", engine),
+        ("model", model),
+        ("weights revision", weights_revision),
+        ("adapter", adapter),
+        ("computation", computation),
+        ("dtype", dtype),
+        ("layout", layout),
+        ("block tokens", body.block_tokens.to_string()),
+        ("hash algorithm", hash_algorithm),
+        ("hash seed", hash_seed),
+        ("hash bytes", body.hash_bytes.to_string()),
+        ("tp size", body.tp_size.to_string()),
+        ("pp size", body.pp_size.to_string()),
+        ("rank invariant", (body.rank_invariant == 1).to_string()),
+    ];
+    let named: Vec<String> = identities
+        .iter()
+        .map(|group| format!("{}: {:?}, {} bytes", group.group.0, group.kind, group.block_bytes))
+        .collect();
+    let ranked = vec![("groups", named.join("; "))];
+    let rank = (body.tp_rank, body.pp_rank);
+    let registration = Registration { connection, instance, rank, namespace, shared, ranked };
+    let groups = identities.iter().map(|group| (group.group, group.kind, group.block_bytes)).collect();
+    Ok((registration, Registered { namespace, block_tokens: body.block_tokens, groups }))
+}

@@ -1,0 +1,336 @@
+//! The flags of `orbitkv node`, as typed by an operator, before anything is decided.
+//!
+//! Every field is optional so that three sources can be laid over each other: flag, then
+//! `ORBITKV_*` environment variable, then the `--config` file, then the default that
+//! [`super::NodeSettings::resolve`] derives. The field names are stable names (chapter 1.5).
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use super::values::{CoreList, HttpBind, one_or_many, text};
+use crate::quantity::{ByteSize, Span};
+
+/// Where the device loops run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LayoutChoice {
+    /// Dedicated if device cores are named, or an SSD is used and a core is to spare; shared otherwise
+    Auto,
+    /// Device loops own their cores
+    Dedicated,
+    /// Device loops share the shards' cores
+    Shared,
+}
+
+/// What a core does when it has nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Idle {
+    /// Sleep until woken: under 1 % of a core at rest
+    Park,
+    /// Poll: a whole core at rest, for the lowest latency
+    Spin,
+}
+
+/// Which pages the arena asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArenaPages {
+    /// hugetlb if enough is reserved, else transparent huge pages, else small pages with a warning
+    Auto,
+    /// Reserved huge pages (vm.nr_hugepages) or no start
+    Hugetlb,
+    /// Transparent huge pages or no start
+    Thp,
+    /// 4 KiB pages: slower large I/O
+    Small,
+}
+
+/// How the SSD is driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SsdBackend {
+    /// Raw io_uring with registered buffers and files
+    Ring,
+    /// Not in this version
+    Glommio,
+}
+
+/// How a recovery route is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RoutePolicy {
+    /// The fixed order of places
+    Fixed,
+    /// Price the routes, act on the fixed order
+    Shadow,
+    /// Act on the prices
+    Executed,
+}
+
+/// Flags of `orbitkv node`.
+#[derive(Clone, Debug, Default, PartialEq, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct NodeArgs {
+    /// TOML file with any of these settings; keys are the flag names without dashes in front.
+    /// A flag beats an ORBITKV_* variable, which beats the file
+    #[arg(long, value_name = "FILE", env = "ORBITKV_CONFIG")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+
+    /// Name of this node, 1 to 64 of a-z 0-9 -  [default: the host name, or `local`]
+    #[arg(long, value_name = "NAME", env = "ORBITKV_NODE_ID")]
+    pub node_id: Option<String>,
+
+    /// Directory for the SSD file, the lock and the last known good configuration; needed with
+    /// --ssd. One daemon a directory  [default: none]
+    #[arg(long, value_name = "DIR", env = "ORBITKV_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// Unix socket engines connect to, at most 107 bytes; its directory is made 0700
+    /// [default: $XDG_RUNTIME_DIR/orbitkv/engine.sock, or /tmp/orbitkv-UID/engine.sock]
+    #[arg(long, value_name = "PATH", env = "ORBITKV_ENGINE_SOCKET")]
+    pub engine_socket: Option<PathBuf>,
+
+    /// Address of the HTTP API: IP:PORT (port 0 picks a free one) or `off`. Beyond loopback, POST
+    /// is refused unless --http-token-file is given  [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "IP:PORT|off", env = "ORBITKV_HTTP")]
+    #[serde(deserialize_with = "text")]
+    pub http: Option<HttpBind>,
+
+    /// File (mode 0600) with the bearer token that POST requests must carry  [default: none]
+    #[arg(long, value_name = "FILE", env = "ORBITKV_HTTP_TOKEN_FILE")]
+    pub http_token_file: Option<PathBuf>,
+
+    /// Host memory for blocks, e.g. 64gib; at least 64mib a shard, rounded down to 2 MiB a shard
+    /// [default: 1gib]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_DRAM")]
+    pub dram: Option<ByteSize>,
+
+    /// SSD space for blocks, e.g. 1tib; 0 turns the tier off; at least 64mib a shard; needs
+    /// --data-dir  [default: 0]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_SSD")]
+    pub ssd: Option<ByteSize>,
+
+    /// Shards of this node, one pinned core each; fixed while the node runs
+    /// [default: as many as --cores names; else 1 for up to 7 cores, a quarter of the cores up to 8]
+    #[arg(long, value_name = "N", env = "ORBITKV_SHARDS")]
+    pub shards: Option<u16>,
+
+    /// Cores the shards are pinned to, e.g. 2,4-7  [default: the last cores this process may use]
+    #[arg(long, value_name = "LIST", env = "ORBITKV_CORES")]
+    #[serde(deserialize_with = "text")]
+    pub cores: Option<CoreList>,
+
+    /// Cores that only complete device I/O, e.g. 8; makes the layout dedicated  [default: see --layout]
+    #[arg(long, value_name = "LIST", env = "ORBITKV_DEVICE_CORES")]
+    #[serde(deserialize_with = "text")]
+    pub device_cores: Option<CoreList>,
+
+    /// Where device loops run  [default: auto]
+    #[arg(long, value_name = "LAYOUT", env = "ORBITKV_LAYOUT")]
+    pub layout: Option<LayoutChoice>,
+
+    /// What an idle core does  [default: park]
+    #[arg(long, value_name = "MODE", env = "ORBITKV_IDLE")]
+    pub idle: Option<Idle>,
+
+    /// Memory for the change journal of the node, split over its shards; at least 1mib a shard
+    /// [default: 16mib]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_JOURNAL")]
+    pub journal: Option<ByteSize>,
+
+    /// Pages of the arena  [default: auto]
+    #[arg(long, value_name = "PAGES", env = "ORBITKV_ARENA_PAGES")]
+    pub arena_pages: Option<ArenaPages>,
+
+    /// How the SSD is driven  [default: ring]
+    #[arg(long, value_name = "BACKEND", env = "ORBITKV_SSD_BACKEND")]
+    pub ssd_backend: Option<SsdBackend>,
+
+    /// User id whose engines may connect beside our own, such as a container's; may be repeated.
+    /// Engines of all admitted ids can write the arena and trust each other  [default: none]
+    #[arg(long, value_name = "UID", env = "ORBITKV_ENGINE_UID", value_delimiter = ',')]
+    #[serde(deserialize_with = "one_or_many")]
+    pub engine_uid: Vec<u32>,
+
+    /// Not in this version: etcd endpoints
+    #[arg(long, value_name = "URL,URL", env = "ORBITKV_ETCD", help_heading = "Peers (not in this version)")]
+    pub etcd: Option<String>,
+
+    /// Not in this version: CA of etcd
+    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_CA", help_heading = "Peers (not in this version)")]
+    pub etcd_ca: Option<PathBuf>,
+
+    /// Not in this version: client certificate for etcd
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ORBITKV_ETCD_CERT",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub etcd_cert: Option<PathBuf>,
+
+    /// Not in this version: client key for etcd
+    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_KEY", help_heading = "Peers (not in this version)")]
+    pub etcd_key: Option<PathBuf>,
+
+    /// Not in this version: etcd user and password file
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ORBITKV_ETCD_USER_FILE",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub etcd_user_file: Option<PathBuf>,
+
+    /// Not in this version: cluster to join
+    #[arg(long, value_name = "NAME", env = "ORBITKV_CLUSTER", help_heading = "Peers (not in this version)")]
+    pub cluster: Option<String>,
+
+    /// Not in this version: address peers reach this node at
+    #[arg(
+        long,
+        value_name = "IP:BASEPORT",
+        env = "ORBITKV_PEER_ADDR",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub peer_addr: Option<String>,
+
+    /// Not in this version: failure zone of this host
+    #[arg(long, value_name = "ZONE", env = "ORBITKV_ZONE", help_heading = "Peers (not in this version)")]
+    pub zone: Option<String>,
+
+    /// Not in this version: namespace to subscribe to (repeatable)
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "ORBITKV_METADATA_NAMESPACE",
+        value_delimiter = ',',
+        help_heading = "Peers (not in this version)"
+    )]
+    #[serde(deserialize_with = "one_or_many")]
+    pub metadata_namespace: Vec<String>,
+
+    /// Not in this version: subscribe to no namespace
+    #[arg(
+        long,
+        value_name = "BOOL",
+        env = "ORBITKV_METADATA_EMPTY_SCOPE",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub metadata_empty_scope: Option<bool>,
+
+    /// Not in this version: memory of the index of peers' blocks
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "ORBITKV_INDEX_BUDGET",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub index_budget: Option<ByteSize>,
+
+    /// Not in this version: intentional wait before changes are sent, 0ms to 5ms
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_COALESCE", help_heading = "Peers (not in this version)")]
+    pub coalesce: Option<Span>,
+
+    /// Not in this version: transports to peers, of shm, quic, tcp, rdma
+    #[arg(
+        long,
+        value_name = "LIST",
+        env = "ORBITKV_TRANSPORTS",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub transports: Option<String>,
+
+    /// Not in this version: how a recovery route is chosen
+    #[arg(
+        long,
+        value_name = "POLICY",
+        env = "ORBITKV_ROUTE_POLICY",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub route_policy: Option<RoutePolicy>,
+
+    /// Not in this version: receive windows of all peers together
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "ORBITKV_RECEIVE_BUDGET",
+        help_heading = "Peers (not in this version)"
+    )]
+    pub receive_budget: Option<ByteSize>,
+}
+
+fn given<T>(above: Vec<T>, below: Vec<T>) -> Vec<T> {
+    if above.is_empty() { below } else { above }
+}
+
+impl NodeArgs {
+    /// These settings, and those of `below` where these are silent.
+    #[must_use]
+    pub fn over(self, below: NodeArgs) -> NodeArgs {
+        NodeArgs {
+            config: self.config.or(below.config),
+            node_id: self.node_id.or(below.node_id),
+            data_dir: self.data_dir.or(below.data_dir),
+            engine_socket: self.engine_socket.or(below.engine_socket),
+            http: self.http.or(below.http),
+            http_token_file: self.http_token_file.or(below.http_token_file),
+            dram: self.dram.or(below.dram),
+            ssd: self.ssd.or(below.ssd),
+            shards: self.shards.or(below.shards),
+            cores: self.cores.or(below.cores),
+            device_cores: self.device_cores.or(below.device_cores),
+            layout: self.layout.or(below.layout),
+            idle: self.idle.or(below.idle),
+            journal: self.journal.or(below.journal),
+            arena_pages: self.arena_pages.or(below.arena_pages),
+            ssd_backend: self.ssd_backend.or(below.ssd_backend),
+            engine_uid: given(self.engine_uid, below.engine_uid),
+            etcd: self.etcd.or(below.etcd),
+            etcd_ca: self.etcd_ca.or(below.etcd_ca),
+            etcd_cert: self.etcd_cert.or(below.etcd_cert),
+            etcd_key: self.etcd_key.or(below.etcd_key),
+            etcd_user_file: self.etcd_user_file.or(below.etcd_user_file),
+            cluster: self.cluster.or(below.cluster),
+            peer_addr: self.peer_addr.or(below.peer_addr),
+            zone: self.zone.or(below.zone),
+            metadata_namespace: given(self.metadata_namespace, below.metadata_namespace),
+            metadata_empty_scope: self.metadata_empty_scope.or(below.metadata_empty_scope),
+            index_budget: self.index_budget.or(below.index_budget),
+            coalesce: self.coalesce.or(below.coalesce),
+            transports: self.transports.or(below.transports),
+            route_policy: self.route_policy.or(below.route_policy),
+            receive_budget: self.receive_budget.or(below.receive_budget),
+        }
+    }
+
+    /// The first setting that needs peers or another part that this version has not, if any was given.
+    #[must_use]
+    pub fn beyond_this_version(&self) -> Option<&'static str> {
+        let given = [
+            ("etcd", self.etcd.is_some()),
+            ("etcd-ca", self.etcd_ca.is_some()),
+            ("etcd-cert", self.etcd_cert.is_some()),
+            ("etcd-key", self.etcd_key.is_some()),
+            ("etcd-user-file", self.etcd_user_file.is_some()),
+            ("cluster", self.cluster.is_some()),
+            ("peer-addr", self.peer_addr.is_some()),
+            ("zone", self.zone.is_some()),
+            ("metadata-namespace", !self.metadata_namespace.is_empty()),
+            ("metadata-empty-scope", self.metadata_empty_scope.is_some()),
+            ("index-budget", self.index_budget.is_some()),
+            ("coalesce", self.coalesce.is_some()),
+            ("transports", self.transports.is_some()),
+            ("route-policy", self.route_policy.is_some()),
+            ("receive-budget", self.receive_budget.is_some()),
+            ("ssd-backend", self.ssd_backend == Some(SsdBackend::Glommio)),
+        ];
+        given.into_iter().find_map(|(name, given)| given.then_some(name))
+    }
+}

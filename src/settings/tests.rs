@@ -1,0 +1,312 @@
+//! Every refusal by name, the precedence of the sources, and the completeness of the flag list.
+
+use std::path::Path;
+
+use clap::{Args, CommandFactory, Parser};
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+fn parse(flags: &[&str]) -> NodeArgs {
+    Line::try_parse_from([&["node"], flags].concat()).unwrap_or_else(|error| panic!("{error}")).node
+}
+
+fn machine(cores: usize) -> Machine {
+    Machine {
+        cores: (0..cores).collect(),
+        memory_available_bytes: 64 * GIB,
+        hugetlb_free_bytes: 0,
+        host_name: "host.example".to_owned(),
+        uid: 1_000,
+        runtime_dir: None,
+    }
+}
+
+fn resolve(flags: &[&str], cores: usize) -> Result<NodeSettings, SettingsError> {
+    NodeSettings::resolve(&parse(flags), &machine(cores))
+}
+
+fn refusal(flags: &[&str], cores: usize) -> String {
+    match resolve(flags, cores) {
+        Ok(settings) => panic!("{flags:?} on {cores} cores was taken: {settings:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Chapter 1.5, written down again on purpose: removing a flag must fail here.
+const STABLE: [&str; 32] = [
+    "node-id",
+    "data-dir",
+    "engine-socket",
+    "http",
+    "dram",
+    "ssd",
+    "shards",
+    "cores",
+    "device-cores",
+    "layout",
+    "idle",
+    "etcd",
+    "etcd-ca",
+    "etcd-cert",
+    "etcd-key",
+    "etcd-user-file",
+    "cluster",
+    "peer-addr",
+    "zone",
+    "metadata-namespace",
+    "metadata-empty-scope",
+    "journal",
+    "index-budget",
+    "coalesce",
+    "transports",
+    "route-policy",
+    "ssd-backend",
+    "arena-pages",
+    "http-token-file",
+    "engine-uid",
+    "receive-budget",
+    "config",
+];
+
+#[test]
+fn every_stable_flag_exists_with_its_variable_and_help() {
+    let command = NodeArgs::augment_args(clap::Command::new("node"));
+    for name in STABLE {
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
+        let argument = argument.unwrap_or_else(|| panic!("--{name} is missing"));
+        let variable = format!("ORBITKV_{}", name.to_uppercase().replace('-', "_"));
+        assert_eq!(argument.get_env().and_then(|name| name.to_str()), Some(variable.as_str()));
+        assert!(argument.get_help().is_some(), "--{name} has no help");
+    }
+    assert_eq!(config_file::setting_names().len(), STABLE.len() - 1);
+    Line::command().debug_assert();
+}
+
+#[test]
+fn defaults_on_two_cores() {
+    let settings = resolve(&[], 2).expect("defaults");
+    assert_eq!((settings.shards, settings.dram_bytes(), settings.ssd_bytes()), (1, GIB, 0));
+    assert_eq!(settings.placement.to_string(), "1 shard on core 1; device I/O shares the shards' cores");
+    assert_eq!(settings.node_id, "host-example");
+    assert_eq!(settings.engine_socket, Path::new("/tmp/orbitkv-1000/engine.sock"));
+    assert_eq!((settings.http.to_string().as_str(), settings.idle), ("127.0.0.1:7070", Idle::Park));
+    assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
+    let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
+    let settings = NodeSettings::resolve(&NodeArgs::default(), &at_run).expect("defaults");
+    assert_eq!(settings.engine_socket, Path::new("/run/user/7/orbitkv/engine.sock"));
+}
+
+#[test]
+fn layouts_follow_the_cores() {
+    for (flags, cores, shown) in [
+        (&[][..], 16, "4 shards on cores 12-15; device I/O shares the shards' cores"),
+        (
+            &["--ssd", "1gib", "--data-dir", "d"],
+            16,
+            "4 shards on cores 12-15; device I/O dedicated on core 11",
+        ),
+        (&["--ssd", "1gib", "--data-dir", "d"], 2, "1 shard on core 1; device I/O shares the shards' cores"),
+        (&["--layout", "dedicated"], 2, "1 shard on core 1; device I/O dedicated on core 0"),
+        (&["--cores", "3,1"], 4, "2 shards on cores 3,1; device I/O shares the shards' cores"),
+        (&["--device-cores", "3"], 4, "1 shard on core 2; device I/O dedicated on core 3"),
+        (&[], 128, "8 shards on cores 120-127; device I/O shares the shards' cores"),
+    ] {
+        assert_eq!(
+            resolve(flags, cores).expect("placed").placement.to_string(),
+            shown,
+            "{flags:?} on {cores}"
+        );
+    }
+}
+
+#[test]
+fn refusals_name_setting_value_bound_and_remedy() {
+    let long = format!("/{}", "x".repeat(107));
+    let long = long.as_str();
+    let table: [(&[&str], usize, &[&str]); 21] = [
+        (&["--dram", "63mib"], 2, &["--dram 63mib", "at least 64mib", "raise --dram to 64mib"]),
+        (
+            &["--dram", "200mib", "--shards", "4"],
+            4,
+            &[
+                "--dram and --shards 200mib and 4",
+                "64mib a shard, 256mib for 4",
+                "raise --dram to 256mib or lower --shards to 3",
+            ],
+        ),
+        (&["--ssd", "1mib", "--data-dir", "d"], 2, &["--ssd 1mib", "at least 64mib", "--ssd 0"]),
+        (&["--ssd", "1gib"], 2, &["--ssd 1gib", "directory", "--data-dir DIR"]),
+        (&["--journal", "1k"], 2, &["--journal 1kib", "at least 1mib", "raise --journal to 1mib"]),
+        (
+            &["--journal", "2mib", "--shards", "3"],
+            4,
+            &["--journal and --shards", "3mib", "lower --shards to 2"],
+        ),
+        (&["--shards", "0"], 2, &["--shards 0", "1 to 256"]),
+        (&["--shards", "3"], 2, &["--shards 3", "there are 2", "lower --shards to 2"]),
+        (&["--shards", "2", "--cores", "1"], 4, &["--shards and --cores 2 and 1", "there are 1"]),
+        (&["--shards", "2", "--device-cores", "1"], 2, &["--shards 2", "there are 1", "--device-cores"]),
+        (&["--cores", "1,1"], 2, &["--cores 1,1", "core 1 is listed twice", "once"]),
+        (&["--cores", "0-2"], 2, &["--cores 0-2", "core 2 is not available", "choose from 0-1"]),
+        (&["--device-cores", "7"], 2, &["--device-cores 7", "not available", "0-1"]),
+        (&["--cores", "0,1", "--device-cores", "1"], 2, &["--cores and --device-cores", "core 1 is in both"]),
+        (
+            &["--layout", "dedicated", "--shards", "2"],
+            2,
+            &["--layout dedicated", "core of their own", "--layout shared"],
+        ),
+        (
+            &["--layout", "shared", "--device-cores", "1"],
+            2,
+            &["--device-cores and --layout", "1 and shared", "drop one"],
+        ),
+        (&["--idle", "spin", "--shards", "2"], 2, &["--idle spin", "2 of 2", "--idle park"]),
+        (
+            &["--engine-socket", long],
+            2,
+            &["--engine-socket /xxx", "at most 107 bytes, this one has 108", "shorter"],
+        ),
+        (&["--node-id", "Node_7"], 2, &["--node-id \"Node_7\"", "a-z, 0-9 and -", "--node-id node-7"]),
+        (&["--node-id", ""], 2, &["--node-id \"\"", "1 to 64"]),
+        (&["--engine-socket", "/run/.."], 2, &["--engine-socket /run/..", "name a file"]),
+    ];
+    for (flags, cores, says) in table {
+        let text = refusal(flags, cores);
+        for part in says {
+            assert!(text.contains(part), "{flags:?} on {cores}: `{text}` lacks `{part}`");
+        }
+    }
+    assert!(resolve(&["--engine-socket", &long[..107]], 2).is_ok());
+}
+
+#[test]
+fn what_this_version_has_not_is_refused_not_ignored() {
+    let table: [&[&str]; 17] = [
+        &["--etcd", "http://a"],
+        &["--etcd-ca", "a"],
+        &["--etcd-cert", "a"],
+        &["--etcd-key", "a"],
+        &["--etcd-user-file", "a"],
+        &["--cluster", "a"],
+        &["--peer-addr", "1.2.3.4:5"],
+        &["--zone", "a"],
+        &["--metadata-namespace", "a"],
+        &["--metadata-empty-scope"],
+        &["--metadata-empty-scope=false"],
+        &["--index-budget", "1mib"],
+        &["--coalesce", "0ms"],
+        &["--transports", "quic"],
+        &["--route-policy", "fixed"],
+        &["--receive-budget", "1mib"],
+        &["--ssd-backend", "glommio"],
+    ];
+    for flags in table {
+        let name = flags[0].split('=').next().expect("a flag");
+        let text = refusal(flags, 2);
+        assert!(text.starts_with(name) && text.contains("not in this version: standalone only"), "{text}");
+    }
+    assert!(resolve(&["--ssd-backend", "ring"], 2).is_ok());
+}
+
+#[test]
+fn notices_tell_what_was_changed_or_has_no_effect() {
+    for (flags, says) in [
+        (&["--dram", "1gb"][..], "--dram 1000000000 rounded down to 952mib"),
+        (&["--cores", "0,1", "--shards", "1"], "1 stay unused"),
+        (&["--http", "0.0.0.0:0"], "POST will be refused"),
+        (&["--http", "off", "--http-token-file", "t"], "no effect"),
+    ] {
+        let notices = resolve(flags, 2).expect("taken").notices;
+        assert!(notices.len() == 1 && notices[0].contains(says), "{notices:?}");
+    }
+}
+
+#[test]
+fn a_file_lies_below_flags() {
+    let file = Path::new("node.toml");
+    let text = "node-id = \"from-file\"\ndram = \"2gib\"\nssd = 0\ncores = 1\nlayout = \"shared\"\nhttp = \"off\"\n\
+                engine-uid = [7, 8]\ncoalesce = \"2ms\"\n";
+    let below = config_file::parse(text, file).expect("a file");
+    let args = parse(&["--dram", "1gib", "--engine-uid", "9"]).over(below);
+    assert_eq!(args.node_id.as_deref(), Some("from-file"));
+    assert_eq!((args.dram, args.ssd), (Some(ByteSize(GIB)), Some(ByteSize(0))));
+    assert_eq!((args.cores, args.http), (Some(CoreList(vec![1])), Some(HttpBind::Off)));
+    assert_eq!((args.layout, args.engine_uid), (Some(LayoutChoice::Shared), vec![9]));
+    assert_eq!(args.coalesce.map(|span| span.to_string()).as_deref(), Some("2ms"));
+    let one = config_file::parse("engine-uid = 7", file).expect("one value");
+    assert_eq!(one.engine_uid, vec![7]);
+}
+
+#[test]
+fn every_setting_can_come_from_a_file() {
+    let file = Path::new("node.toml");
+    for name in config_file::setting_names() {
+        let value = match name.as_str() {
+            "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
+            "coalesce" => "\"1ms\"",
+            "shards" | "cores" | "device-cores" | "engine-uid" => "1",
+            "layout" => "\"auto\"",
+            "idle" => "\"spin\"",
+            "ssd-backend" => "\"glommio\"",
+            "arena-pages" => "\"thp\"",
+            "route-policy" => "\"shadow\"",
+            "metadata-empty-scope" => "true",
+            "http" => "\"off\"",
+            _ => "\"a\"",
+        };
+        let read = config_file::parse(&format!("{name} = {value}"), file)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_ne!(NodeArgs::default().over(read), NodeArgs::default(), "{name} was dropped");
+    }
+}
+
+#[test]
+fn bad_files_are_refused_by_name() {
+    let file = Path::new("node.toml");
+    for (text, says) in [
+        ("node_id = \"a\"", "`node_id` is not a setting; did you mean `node-id`?"),
+        ("drma = \"1gib\"", "did you mean `dram`?"),
+        ("engine-sock = \"a\"", "did you mean `engine-socket`?"),
+        ("config = \"other\"", "cannot name another file"),
+        ("dram = \"8 bananas\"", "`8 bananas` is not a size"),
+        ("dram = true", "a size such as"),
+        ("layout = \"diagonal\"", "diagonal"),
+        ("dram = ", "node.toml"),
+    ] {
+        let error = config_file::parse(text, file).expect_err(text).to_string();
+        assert!(error.contains(says) && error.contains("node.toml"), "{error}");
+    }
+    assert!(matches!(config_file::read(Path::new("/nonexistent")), Err(SettingsError::ConfigFile { .. })));
+}
+
+/// Variables belong to a process, so the assertions run in a child that has them set.
+#[test]
+fn variables_lie_between_flags_and_file() {
+    const NAME: &str = "settings::tests::variables_lie_between_flags_and_file";
+    if std::env::var_os("ORBITKV_ZONE").is_none() {
+        let own = std::env::current_exe().expect("this test binary");
+        let child = std::process::Command::new(own)
+            .args([NAME, "--exact"])
+            .envs([
+                ("ORBITKV_ZONE", "z"),
+                ("ORBITKV_DRAM", "3gib"),
+                ("ORBITKV_SSD", "5gib"),
+                ("ORBITKV_ENGINE_UID", "1,2"),
+            ])
+            .output()
+            .expect("the child runs");
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let below = config_file::parse("dram = 1\nssd = 1\njournal = \"7mib\"", Path::new("f")).expect("a file");
+    let args = parse(&["--dram", "2gib"]).over(below);
+    assert_eq!((args.dram, args.ssd), (Some(ByteSize(2 * GIB)), Some(ByteSize(5 * GIB))));
+    assert_eq!((args.journal, args.engine_uid), (Some(ByteSize(7 * MIB)), vec![1, 2]));
+}

@@ -1,0 +1,190 @@
+//! Values of settings that are neither sizes nor durations: core lists, the HTTP address, the node id.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use orbitkv_wire::bounds::NODE_ID_BYTES_MAX;
+use serde::de::{self, Deserialize, Deserializer};
+
+/// Highest core number read from a list: beyond any machine, and it bounds what a range may expand to.
+pub const CORE_NUMBER_MAX: usize = 4_095;
+
+/// Cores as an operator lists them, in that order: `0,2-5`. Duplicates are kept, to be refused by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreList(pub Vec<usize>);
+
+/// Where the HTTP API listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpBind {
+    /// Nowhere; the node is then seen only through its engine socket.
+    Off,
+    /// On this address; port 0 picks a free one.
+    At(SocketAddr),
+}
+
+impl FromStr for CoreList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CoreList, String> {
+        let refuse =
+            || format!("`{text}` is not a list of cores (0 to {CORE_NUMBER_MAX}); write it like 0,2-5");
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<usize>().ok().filter(|core| digits && *core <= CORE_NUMBER_MAX).ok_or_else(refuse)
+        };
+        let mut cores = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let (first, last) = match part.split_once('-') {
+                Some((first, last)) => (number(first)?, number(last)?),
+                None => (number(part)?, number(part)?),
+            };
+            if first > last {
+                return Err(refuse());
+            }
+            cores.extend(first..=last);
+            if cores.len() > CORE_NUMBER_MAX + 1 {
+                return Err(refuse());
+            }
+        }
+        Ok(CoreList(cores))
+    }
+}
+
+/// Ascending runs are written as ranges, so that a listing of many cores stays readable.
+impl fmt::Display for CoreList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|left, right| left + 1 == *right);
+        let parts: Vec<String> = runs
+            .map(|run| match run {
+                [one] => one.to_string(),
+                [first, .., last] => format!("{first}-{last}"),
+                [] => String::new(),
+            })
+            .collect();
+        f.write_str(&parts.join(","))
+    }
+}
+
+impl FromStr for HttpBind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HttpBind, String> {
+        if text.eq_ignore_ascii_case("off") {
+            return Ok(HttpBind::Off);
+        }
+        let numeric = match text.strip_prefix("localhost:") {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => text.to_owned(),
+        };
+        let refuse = |_| format!("`{text}` is not an address; write it like 127.0.0.1:7070, [::1]:0 or off");
+        numeric.parse().map(HttpBind::At).map_err(refuse)
+    }
+}
+
+impl fmt::Display for HttpBind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HttpBind::Off => f.write_str("off"),
+            HttpBind::At(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Whether `text` may name a node: 1 to 64 bytes of `[a-z0-9-]`.
+#[must_use]
+pub fn is_node_id(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=NODE_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal)
+}
+
+/// A host name as a node id: lower case, what is illegal becomes `-`; `local` if nothing is left.
+#[must_use]
+pub fn node_id_of_host(host: &str) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = host.trim().chars().map(legal).take(NODE_ID_BYTES_MAX).collect();
+    match name.trim_matches('-') {
+        "" => "local".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Reads a value from a file with the parser of its flag.
+pub(super) fn text<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr,
+    T::Err: fmt::Display,
+{
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+    let text = match Written::deserialize(input)? {
+        Written::Number(number) => number.to_string(),
+        Written::Text(text) => text,
+    };
+    text.parse().map(Some).map_err(de::Error::custom)
+}
+
+/// Reads one value or a list of them: a repeatable flag given once needs no brackets in the file.
+pub(super) fn one_or_many<'de, D, T>(input: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Written<T> {
+        One(T),
+        Many(Vec<T>),
+    }
+    Ok(match Written::deserialize(input)? {
+        Written::One(value) => vec![value],
+        Written::Many(values) => values,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_lists_read_and_show() {
+        for (text, cores, shown) in [
+            ("0", vec![0], "0"),
+            ("0,2-5", vec![0, 2, 3, 4, 5], "0,2-5"),
+            ("3, 1", vec![3, 1], "3,1"),
+            ("1,1", vec![1, 1], "1,1"),
+        ] {
+            let list: CoreList = text.parse().expect(text);
+            assert_eq!((&list.0, list.to_string().as_str()), (&cores, shown));
+        }
+        for text in ["", "a", "5-2", "1-", "-1", "0-999999999", "4096", "+1", "0-4095,0-4095"] {
+            let error = text.parse::<CoreList>().expect_err(text);
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn http_addresses_read() {
+        assert_eq!("off".parse(), Ok(HttpBind::Off));
+        assert_eq!("localhost:0".parse(), Ok(HttpBind::At(([127, 0, 0, 1], 0).into())));
+        assert!("7070".parse::<HttpBind>().is_err() && "example.com:80".parse::<HttpBind>().is_err());
+    }
+
+    #[test]
+    fn host_names_become_node_ids() {
+        let long = "x".repeat(200);
+        for (host, id) in [("GPU_07.rack", "gpu-07-rack"), ("", "local"), ("...", "local"), ("ünïx", "n-x")]
+        {
+            assert_eq!(node_id_of_host(host), id);
+        }
+        for host in ["GPU_07.rack", "", "-a-", &long] {
+            assert!(is_node_id(&node_id_of_host(host)), "{host}");
+        }
+        assert!(!is_node_id("") && !is_node_id("Upper") && !is_node_id(&"x".repeat(65)));
+    }
+}
