@@ -3,6 +3,9 @@
 pub mod bill;
 pub mod cli;
 pub mod control;
+pub mod core;
+pub mod engine;
 pub mod exit;
+pub mod node;
 pub mod quantity;
 pub mod settings;

@@ -1,9 +1,11 @@
 //! The commands of `orbitkv`: what is parsed here is dispatched to the `run` of one file each.
 
 pub mod await_fence;
+pub mod derive;
 pub mod doctor;
 pub mod http_client;
 pub mod namespaces;
+pub mod node;
 pub mod owners;
 pub mod status;
 pub mod sync;
@@ -31,9 +33,11 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands. `node`, `replay` and `drain` join here with the daemon and its client.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a node: the daemon that keeps blocks in DRAM and on SSD
+    Node(Box<crate::settings::NodeArgs>),
     /// Show what a node is, holds and is doing
     Status(status::StatusArgs),
     /// Wait until a node has flushed, and print its fence
@@ -63,6 +67,7 @@ pub struct NodeAddress {
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
+        Command::Node(args) => node::run(*args),
         Command::Status(args) => status::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Owners(args) => owners::run(&args),

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_shards::shard::{Command, Reply, Tag};
+use orbitkv_wire::engine::answers::DrainAnswer;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::report::CoreReport;
@@ -40,6 +41,8 @@ pub enum Letter {
     Report(Tag),
     /// Take no new work.
     Drain,
+    /// What the whole node still has to finish, for the engines that wait for it.
+    DrainProgress(Box<DrainAnswer>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }
@@ -89,7 +92,11 @@ impl Mail {
         let mut mails: Vec<Mail> = wakes
             .iter()
             .enumerate()
-            .map(|(me, wake)| Mail { me, peers: (0..participants).map(|_| None).collect(), wake: wake.clone() })
+            .map(|(me, wake)| Mail {
+                me,
+                peers: (0..participants).map(|_| None).collect(),
+                wake: wake.clone(),
+            })
             .collect();
         for a in 0..participants {
             for b in a + 1..participants {
@@ -106,10 +113,8 @@ impl Mail {
                     wake: wake.clone(),
                     rung: false,
                 };
-                mails[a].peers[b] =
-                    Some(peer(requests_ab, answers_ab, from_b, answers_from_b, &wakes[b]));
-                mails[b].peers[a] =
-                    Some(peer(requests_ba, answers_ba, from_a, answers_from_a, &wakes[a]));
+                mails[a].peers[b] = Some(peer(requests_ab, answers_ab, from_b, answers_from_b, &wakes[b]));
+                mails[b].peers[a] = Some(peer(requests_ba, answers_ba, from_a, answers_from_a, &wakes[a]));
             }
         }
         Ok(mails)
@@ -120,6 +125,12 @@ impl Mail {
     pub fn table_bytes(participants: usize) -> u64 {
         let lane = LANE_LETTERS * (size_of::<Letter>() + size_of::<Answer>());
         (participants * participants.saturating_sub(1) * lane) as u64
+    }
+
+    /// Participants, this one included.
+    #[must_use]
+    pub fn participants(&self) -> usize {
+        self.peers.len()
     }
 
     /// This participant's number.

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use monoio::net::UdpSocket;
+use monoio::net::udp::UdpSocket;
 use monoio::{IoUringDriver, RuntimeBuilder};
 
 use super::{Core, Interest, Next, Ready, Watch};

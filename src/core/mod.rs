@@ -1,0 +1,623 @@
+//! A shard core: one pinned thread that owns a shard, its engine connections and its device, and
+//! runs them in turns. It holds rooms and moves what they say between them; it decides nothing.
+
+pub mod device;
+pub mod mail;
+mod reactor;
+pub mod report;
+pub mod sockets;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use orbitkv_native::arena::Arena;
+use orbitkv_native::clock::monotonic_ns;
+use orbitkv_native::engine_socket::EngineSocket;
+use orbitkv_native::ssd_file::SsdFile;
+use orbitkv_native::wake::Wake;
+use orbitkv_shards::leases::ConnectionId;
+use orbitkv_shards::shard::{Command, Shard, Tag};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::identity::ShardIndex;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use tracing::{info, warn};
+
+use crate::engine::registry::Registry;
+use crate::engine::{Connection, EngineHub, EngineStream, Errand, Phase};
+use device::DeviceDriver;
+use mail::{Answer, Letter, Mail};
+use report::{CoreReport, TurnCounters};
+use sockets::{Rejected, Sent, Sockets, accept};
+
+pub use reactor::run;
+
+/// Bytes received at once from one engine; whatever is left waits for the next turn.
+const RECEIVE_BYTES: usize = 256 * 1024;
+
+/// Letters of one turn.
+const LETTERS_PER_TURN: usize = 64;
+
+/// Rounds of errands and replies in one turn. A Query goes one batch of 128 keys a round, so a turn
+/// stays near the slice bound of chapter 2.10.
+const ROUNDS_PER_TURN: usize = 8;
+
+/// Engines accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 16;
+
+/// Which descriptor of a core has something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// The doorbell.
+    Mail,
+    /// An engine waits to be accepted.
+    Listener,
+    /// The device has completed something.
+    Device,
+    /// Work was left over.
+    Again,
+    /// A deadline has come.
+    Timer,
+    /// A process is gone.
+    Processes,
+    /// A connection has bytes.
+    Receive(ConnectionId),
+    /// A connection has room.
+    Send(ConnectionId),
+}
+
+/// What a watch waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Bytes, or the end.
+    Read,
+    /// Room.
+    Write,
+}
+
+/// A descriptor to be watched.
+#[derive(Debug)]
+pub struct Watch {
+    /// The descriptor; a duplicate.
+    pub fd: OwnedFd,
+    /// What to report.
+    pub ready: Ready,
+    /// What to wait for.
+    pub interest: Interest,
+}
+
+/// Whether a watch goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Wait again.
+    Again,
+    /// Drop the watch.
+    Stop,
+}
+
+/// Where in its life a core is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Serving,
+    Stopping,
+    Ended,
+}
+
+/// What a core is made of.
+pub struct CoreParts {
+    /// Its shard.
+    pub shard: Shard,
+    /// Its engine channel.
+    pub hub: EngineHub,
+    /// Its mail. Participants are the cores in order, then control.
+    pub mail: Mail,
+    /// The arena, to be passed to engines.
+    pub arena: Arena,
+    /// Its device, with an SSD tier.
+    pub device: Option<DeviceDriver>,
+    /// The SSD file, to see whether it still has its name.
+    pub file: Option<std::sync::Arc<SsdFile>>,
+    /// The engine socket, on core 0.
+    pub listener: Option<EngineSocket>,
+    /// Users whose engines are let in.
+    pub engine_uids: Vec<u32>,
+    /// Whether an idle core spins.
+    pub spins: bool,
+}
+
+/// A shard core.
+pub struct Core {
+    parts: CoreParts,
+    registry: Registry,
+    sockets: Sockets,
+    buffer: Vec<u8>,
+    again: Wake,
+    timer: OwnedFd,
+    timer_at: Option<Moment>,
+    watches: Vec<Watch>,
+    next_core: usize,
+    life: Life,
+    turns: TurnCounters,
+}
+
+impl Core {
+    /// A core that serves.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn new(parts: CoreParts) -> io::Result<Core> {
+        let timer_flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, timer_flags)?;
+        let mut core = Core {
+            parts,
+            registry: Registry::default(),
+            sockets: Sockets::new()?,
+            buffer: vec![0; RECEIVE_BYTES],
+            again: Wake::new()?,
+            timer,
+            timer_at: None,
+            watches: Vec::new(),
+            next_core: 0,
+            life: Life::Serving,
+            turns: TurnCounters::default(),
+        };
+        core.watch_own()?;
+        Ok(core)
+    }
+
+    /// Bytes a core takes beside its rooms, for the memory bill.
+    #[must_use]
+    pub fn table_bytes() -> u64 {
+        RECEIVE_BYTES as u64
+    }
+
+    fn watch_own(&mut self) -> io::Result<()> {
+        let mut watches = vec![
+            watch(self.again.fd(), Ready::Again)?,
+            watch(self.timer.as_fd(), Ready::Timer)?,
+            watch(self.sockets.processes(), Ready::Processes)?,
+        ];
+        if let Some(listener) = &self.parts.listener {
+            watches.push(watch(listener.listener().as_fd(), Ready::Listener)?);
+        }
+        if let Some(driver) = &self.parts.device {
+            watches.push(watch(driver.device().completion_fd(), Ready::Device)?);
+        }
+        self.watches.extend(watches);
+        if self.parts.spins {
+            self.again.ring();
+        }
+        Ok(())
+    }
+
+    /// The watch of the doorbell.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub fn mail_watch(&self) -> io::Result<Watch> {
+        watch(self.parts.mail.wake().fd(), Ready::Mail)
+    }
+
+    /// Whether the core has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.life == Life::Ended
+    }
+
+    /// Watches to be started.
+    pub fn take_watches(&mut self) -> Vec<Watch> {
+        std::mem::take(&mut self.watches)
+    }
+
+    fn index(&self) -> usize {
+        usize::from(self.parts.shard.index().0)
+    }
+
+    /// One turn: takes in what is ready, lets the rooms work, sends what they say.
+    pub fn on_ready(&mut self, ready: Ready) -> Next {
+        let start = monotonic_ns();
+        let now = Moment(start);
+        let next = self.take_in(ready, now);
+        self.turn(now);
+        self.turns.record(monotonic_ns().saturating_sub(start));
+        next
+    }
+
+    fn take_in(&mut self, ready: Ready, now: Moment) -> Next {
+        match ready {
+            Ready::Mail => {
+                self.parts.mail.wake().drain();
+            }
+            Ready::Again => {
+                self.again.drain();
+            }
+            Ready::Timer => {
+                let mut expirations = [0; 8];
+                let _ = rustix::io::read(&self.timer, &mut expirations);
+                self.timer_at = None;
+                self.parts.shard.on_time(now);
+                self.parts.hub.on_time(now);
+            }
+            Ready::Device => {}
+            Ready::Listener => return self.accept_some(),
+            Ready::Processes => {
+                for id in self.sockets.take_deaths() {
+                    self.sockets.remove(id);
+                    self.parts.hub.on_process_gone(id);
+                    self.unregister(id);
+                }
+            }
+            Ready::Receive(id) => return self.receive(id, now),
+            Ready::Send(id) => {
+                if let Some(stream) = self.sockets.get_mut(id) {
+                    stream.write_watched = false;
+                }
+                self.flush(id, now);
+                return Next::Stop;
+            }
+        }
+        Next::Again
+    }
+
+    fn turn(&mut self, now: Moment) {
+        let mut left_over = self.read_mail(now);
+        let stopping = self.life != Life::Serving;
+        if let Some(driver) = &mut self.parts.device {
+            left_over |= driver.step(&mut self.parts.shard, stopping);
+        }
+        let mut rounds = 0;
+        loop {
+            let busy = self.run_errands(now) | self.deliver_replies(now);
+            if !busy {
+                break;
+            }
+            rounds += 1;
+            if rounds == ROUNDS_PER_TURN {
+                left_over = true;
+                break;
+            }
+        }
+        if rounds > 0
+            && let Some(driver) = &mut self.parts.device
+        {
+            left_over |= driver.step(&mut self.parts.shard, stopping);
+            self.deliver_replies(now);
+        }
+        for id in self.parts.hub.take_dirty() {
+            self.flush(id, now);
+        }
+        left_over |= self.parts.mail.flush();
+        self.arm_timer();
+        self.end_if_quiet();
+        if (left_over || self.parts.spins) && self.life != Life::Ended {
+            self.again.ring();
+        }
+    }
+
+    fn read_mail(&mut self, now: Moment) -> bool {
+        for _ in 0..LETTERS_PER_TURN {
+            if let Some(answer) = self.parts.mail.receive_answer() {
+                self.on_answer(answer, now);
+            } else if let Some((from, letter)) = self.parts.mail.receive() {
+                self.on_letter(from, letter, now);
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn on_letter(&mut self, from: usize, letter: Letter, now: Moment) {
+        match letter {
+            Letter::Command(command) => {
+                let (tag, command) = *command;
+                self.parts.shard.execute(tag, command, now);
+            }
+            Letter::Register(question) => {
+                let (tag, registration) = *question;
+                let outcome = Box::new(self.registry.register(registration));
+                self.parts.mail.answer(from, Answer::Registered(tag, outcome));
+            }
+            Letter::Unregister(connection) => self.registry.on_gone(connection),
+            Letter::Connection(stream) => self.serve(*stream),
+            Letter::Abandoned { connection, process } => self.on_abandoned(connection, process),
+            Letter::Report(tag) => {
+                let report = Box::new(self.report());
+                self.parts.mail.answer(from, Answer::Report(tag, report));
+            }
+            Letter::Drain => {
+                self.parts.hub.drain();
+                self.parts.shard.execute(self.own_tag(), Command::Drain, now);
+            }
+            Letter::DrainProgress(left) => self.parts.hub.on_drain_progress(*left),
+            Letter::Stop => {
+                self.life = Life::Stopping;
+                self.parts.listener = None;
+            }
+        }
+    }
+
+    fn on_answer(&mut self, answer: Answer, now: Moment) {
+        match answer {
+            Answer::Reply(reply) => self.parts.hub.on_reply(*reply, now),
+            Answer::Registered(tag, outcome) => self.parts.hub.on_registered(tag, *outcome),
+            Answer::Report(..) | Answer::Stopped | Answer::DrainRequested => {
+                panic!("cores send these to control only")
+            }
+        }
+    }
+
+    /// A tag whose reply nobody waits for.
+    fn own_tag(&self) -> Tag {
+        Tag { origin: self.parts.shard.index(), number: 0 }
+    }
+
+    fn report(&self) -> CoreReport {
+        CoreReport {
+            figures: self.parts.shard.figures(),
+            engine: self.parts.hub.counters(),
+            turns: self.turns,
+            device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
+            file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),
+            namespaces: self.registry.namespaces().into_iter().collect(),
+        }
+    }
+
+    fn run_errands(&mut self, now: Moment) -> bool {
+        let mut worked = false;
+        while let Some(errand) = self.parts.hub.poll_errand() {
+            if let Some(errand) = self.run_errand(errand, now) {
+                self.parts.hub.postpone(errand);
+                // The lanes are full: the receivers ring when they have made room, by answering.
+                break;
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    /// Runs an errand, or gives it back whole if a lane has no room for it.
+    fn run_errand(&mut self, errand: Errand, now: Moment) -> Option<Errand> {
+        let me = self.index();
+        match errand {
+            Errand::Commands(commands) => {
+                let room = |&(ShardIndex(to), ..): &(ShardIndex, Tag, Command)| {
+                    usize::from(to) == me || self.parts.mail.has_room(usize::from(to), 1)
+                };
+                // At most one command of a group goes to a core, so one seat in each lane is enough.
+                if !commands.iter().all(room) {
+                    return Some(Errand::Commands(commands));
+                }
+                for (ShardIndex(to), tag, command) in commands {
+                    if usize::from(to) == me {
+                        self.parts.shard.execute(tag, command, now);
+                    } else {
+                        self.post(usize::from(to), Letter::Command(Box::new((tag, command))));
+                    }
+                }
+            }
+            Errand::Register(tag, registration) if me == 0 => {
+                let outcome = self.registry.register(*registration);
+                self.parts.hub.on_registered(tag, outcome);
+            }
+            Errand::Register(tag, registration) => {
+                if !self.parts.mail.has_room(0, 1) {
+                    return Some(Errand::Register(tag, registration));
+                }
+                self.post(0, Letter::Register(Box::new((tag, *registration))));
+            }
+            Errand::Abandoned { connection, process_id } => {
+                let core = EngineHub::core_of(connection);
+                let cores = self.control();
+                if core == me {
+                    self.on_abandoned(connection, process_id);
+                } else if core < cores {
+                    if !self.parts.mail.has_room(core, 1) {
+                        return Some(Errand::Abandoned { connection, process_id });
+                    }
+                    self.post(core, Letter::Abandoned { connection, process: process_id });
+                }
+            }
+            Errand::Drain => self.parts.mail.answer(self.control(), Answer::DrainRequested),
+        }
+        None
+    }
+
+    fn post(&mut self, to: usize, letter: Letter) {
+        let sent = self.parts.mail.send(to, letter);
+        assert!(sent.is_ok(), "asked for room before");
+    }
+
+    /// Control's number among the participants: the one after the last core.
+    fn control(&self) -> usize {
+        self.parts.mail.participants() - 1
+    }
+
+    fn deliver_replies(&mut self, now: Moment) -> bool {
+        let mut delivered = false;
+        while let Some(reply) = self.parts.shard.poll_reply() {
+            delivered = true;
+            let origin = usize::from(reply.tag.origin.0);
+            if reply.tag.number == 0 {
+                continue;
+            } else if origin == self.index() {
+                self.parts.hub.on_reply(reply, now);
+            } else {
+                self.parts.mail.answer(origin, Answer::Reply(Box::new(reply)));
+            }
+        }
+        delivered
+    }
+
+    fn accept_some(&mut self) -> Next {
+        let Some(listener) = &self.parts.listener else { return Next::Stop };
+        let mut accepted = Vec::new();
+        for _ in 0..ACCEPTS_PER_TURN {
+            match accept(listener, &self.parts.engine_uids) {
+                None => break,
+                Some(Ok(stream)) => accepted.push(stream),
+                Some(Err(Rejected::User(uid))) => {
+                    warn!(uid, "engine of another user turned away: admit it with --engine-uid");
+                }
+                Some(Err(Rejected::Unknown(error))) => warn!(%error, "engine turned away"),
+            }
+        }
+        for stream in accepted {
+            let cores = self.control();
+            let core = self.next_core % cores;
+            self.next_core = self.next_core.wrapping_add(1);
+            if core == self.index() {
+                self.serve(stream);
+            } else if let Err(Letter::Connection(stream)) =
+                self.parts.mail.send(core, Letter::Connection(Box::new(stream)))
+            {
+                // That core is swamped: serve it here.
+                self.serve(*stream);
+            }
+        }
+        Next::Again
+    }
+
+    fn serve(&mut self, stream: EngineStream) {
+        if self.life != Life::Serving {
+            return;
+        }
+        let (process_id, uid) = (stream.process_id, stream.user_id);
+        let Some(id) = self.parts.hub.open(process_id) else {
+            warn!(process_id, "engine turned away: this core has as many connections as it may");
+            return;
+        };
+        if let Err(error) = self.sockets.insert(id, stream) {
+            warn!(process_id, %error, "engine turned away: its process cannot be watched");
+            self.parts.hub.on_process_gone(id);
+            return;
+        }
+        info!(connection = id.0, process_id, uid, "engine connected");
+        self.watch_receive(id);
+    }
+
+    fn watch_receive(&mut self, id: ConnectionId) {
+        let Some(stream) = self.sockets.get_mut(id) else { return };
+        let Some(socket) = stream.socket.as_ref().filter(|_| !stream.read_watched) else { return };
+        match watch(socket.as_fd(), Ready::Receive(id)) {
+            Ok(watch) => {
+                stream.read_watched = true;
+                self.watches.push(watch);
+            }
+            Err(_) => self.close(id),
+        }
+    }
+
+    fn receive(&mut self, id: ConnectionId, now: Moment) -> Next {
+        let pause = |core: &mut Core| {
+            if let Some(stream) = core.sockets.get_mut(id) {
+                stream.read_watched = false;
+            }
+            Next::Stop
+        };
+        if !self.parts.hub.connection(id).is_some_and(Connection::may_read) {
+            return pause(self);
+        }
+        match self.sockets.receive(id, &mut self.buffer) {
+            Ok(None) => Next::Again,
+            Ok(Some(0)) | Err(_) => {
+                self.close(id);
+                Next::Stop
+            }
+            Ok(Some(received)) => {
+                self.parts.hub.on_bytes(id, &self.buffer[..received], now);
+                Next::Again
+            }
+        }
+    }
+
+    fn flush(&mut self, id: ConnectionId, now: Moment) {
+        let Some(connection) = self.parts.hub.connection(id) else { return };
+        let phase = connection.phase;
+        let greeted = phase == Phase::Open;
+        let Some(bytes) = self.parts.hub.outbound(id) else { return };
+        match self.sockets.send(id, bytes, self.parts.arena.fd(), greeted) {
+            Sent::All if phase == Phase::Closing => self.close(id),
+            Sent::All => {
+                let paused = self.sockets.get_mut(id).is_some_and(|stream| !stream.read_watched);
+                if paused {
+                    self.parts.hub.work(id, now);
+                    self.watch_receive(id);
+                    self.again.ring();
+                }
+            }
+            Sent::Blocked => {
+                let Some(stream) = self.sockets.get_mut(id).filter(|stream| !stream.write_watched) else {
+                    return;
+                };
+                let Some(socket) = &stream.socket else { return };
+                match watch(socket.as_fd(), Ready::Send(id)) {
+                    Ok(watch) => {
+                        stream.write_watched = true;
+                        self.watches.push(Watch { interest: Interest::Write, ..watch });
+                    }
+                    Err(_) => self.close(id),
+                }
+            }
+            Sent::Broken => self.close(id),
+        }
+    }
+
+    fn close(&mut self, id: ConnectionId) {
+        self.sockets.close(id);
+        self.parts.hub.on_closed(id);
+        self.again.ring();
+    }
+
+    fn on_abandoned(&mut self, connection: ConnectionId, process_id: u32) {
+        if self.parts.hub.on_abandoned(connection, process_id) {
+            self.sockets.remove(connection);
+            self.unregister(connection);
+        }
+    }
+
+    fn unregister(&mut self, connection: ConnectionId) {
+        if self.index() == 0 {
+            self.registry.on_gone(connection);
+        } else if self.parts.mail.send(0, Letter::Unregister(connection)).is_err() {
+            warn!(connection = connection.0, "registry not told of a gone process: its lane is full");
+        }
+    }
+
+    fn arm_timer(&mut self) {
+        let deadlines = [self.parts.hub.next_deadline(), self.parts.shard.next_deadline()];
+        let next = deadlines.into_iter().flatten().min();
+        if next == self.timer_at {
+            return;
+        }
+        self.timer_at = next;
+        // An all-zero time disarms the timer.
+        let at = next.map_or(Duration::ZERO, |at| Duration::from_nanos(at.0.max(1)));
+        let it_value = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: i64::from(at.subsec_nanos()) };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = Itimerspec { it_interval, it_value };
+        let armed = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
+        assert!(armed.is_ok(), "our own timer takes any time");
+    }
+
+    /// A stopping core ends once its device has nothing in flight: operations own their buffers.
+    fn end_if_quiet(&mut self) {
+        if self.life != Life::Stopping {
+            return;
+        }
+        let in_flight = self.parts.device.as_ref().map_or(0, |driver| driver.device().in_flight());
+        if in_flight == 0 {
+            self.life = Life::Ended;
+            self.sockets.open().into_iter().for_each(|id| self.sockets.close(id));
+            let control = self.control();
+            self.parts.mail.answer(control, Answer::Stopped);
+            self.parts.mail.flush();
+            // The main task watches the doorbell: ring it, so that it sees the end.
+            self.parts.mail.wake().ring();
+        }
+    }
+}
+
+fn watch(fd: BorrowedFd<'_>, ready: Ready) -> io::Result<Watch> {
+    Ok(Watch { fd: fd.try_clone_to_owned()?, ready, interest: Interest::Read })
+}

@@ -1,0 +1,46 @@
+//! What one core says about itself when control asks.
+
+use orbitkv_shards::shard::Figures;
+use orbitkv_wire::identity::NamespaceDigest;
+
+use crate::engine::EngineCounters;
+
+/// Figures of one core: its shard, its engine channel and its turns.
+#[derive(Debug)]
+pub struct CoreReport {
+    /// The shard.
+    pub figures: Figures,
+    /// The engine channel.
+    pub engine: EngineCounters,
+    /// Turns and slices.
+    pub turns: TurnCounters,
+    /// Device operations at once, most ever.
+    pub device_peak: u64,
+    /// Whether the SSD file has lost its name.
+    pub file_deleted: bool,
+    /// Core 0: registered namespaces with the fields they stand for.
+    pub namespaces: Vec<(NamespaceDigest, Vec<(&'static str, String)>)>,
+}
+
+/// How long the core's turns take.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TurnCounters {
+    /// Turns.
+    pub turns: u64,
+    /// Turns of more than [`STALL_NS`].
+    pub stalls: u64,
+    /// Longest turn in nanoseconds.
+    pub ns_max: u64,
+}
+
+/// A turn longer than this is a stall, in nanoseconds: the bound of chapter 2.10.
+pub const STALL_NS: u64 = 100_000;
+
+impl TurnCounters {
+    /// Counts a turn of `ns`.
+    pub fn record(&mut self, ns: u64) {
+        self.turns += 1;
+        self.stalls += u64::from(ns > STALL_NS);
+        self.ns_max = self.ns_max.max(ns);
+    }
+}
