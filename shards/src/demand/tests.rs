@@ -15,7 +15,7 @@ fn oracle_needed(kind: GroupKind, block_tokens: u32, b: u32) -> Option<Vec<u32>>
             (0..tokens).filter(|token| token + window_tokens >= tokens).map(block_of).collect()
         }
         GroupKind::Checkpoint { interval_tokens } => {
-            if tokens % interval_tokens != 0 {
+            if !tokens.is_multiple_of(interval_tokens) {
                 return None;
             }
             // The state at the end of the last block.
