@@ -92,7 +92,11 @@ impl Mail {
         let mut mails: Vec<Mail> = wakes
             .iter()
             .enumerate()
-            .map(|(me, wake)| Mail { me, peers: (0..participants).map(|_| None).collect(), wake: wake.clone() })
+            .map(|(me, wake)| Mail {
+                me,
+                peers: (0..participants).map(|_| None).collect(),
+                wake: wake.clone(),
+            })
             .collect();
         for a in 0..participants {
             for b in a + 1..participants {
@@ -109,10 +113,8 @@ impl Mail {
                     wake: wake.clone(),
                     rung: false,
                 };
-                mails[a].peers[b] =
-                    Some(peer(requests_ab, answers_ab, from_b, answers_from_b, &wakes[b]));
-                mails[b].peers[a] =
-                    Some(peer(requests_ba, answers_ba, from_a, answers_from_a, &wakes[a]));
+                mails[a].peers[b] = Some(peer(requests_ab, answers_ab, from_b, answers_from_b, &wakes[b]));
+                mails[b].peers[a] = Some(peer(requests_ba, answers_ba, from_a, answers_from_a, &wakes[a]));
             }
         }
         Ok(mails)

@@ -134,7 +134,13 @@ impl Sockets {
     }
 
     /// Sends as much of `bytes` as goes; the first bytes of a connection carry the arena with them.
-    pub fn send(&mut self, id: ConnectionId, bytes: &mut Vec<u8>, arena: BorrowedFd<'_>, greeted: bool) -> Sent {
+    pub fn send(
+        &mut self,
+        id: ConnectionId,
+        bytes: &mut Vec<u8>,
+        arena: BorrowedFd<'_>,
+        greeted: bool,
+    ) -> Sent {
         let Some(stream) = self.streams.get_mut(&id) else { return Sent::Broken };
         let Some(socket) = stream.socket.as_ref() else { return Sent::Broken };
         let mut sent = 0;
@@ -146,7 +152,8 @@ impl Sockets {
             let result = if greeted && !stream.arena_sent {
                 send_with_fds(socket.as_fd(), rest, &[arena]).inspect(|_| stream.arena_sent = true)
             } else {
-                rustix::net::send(socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map_err(io::Error::from)
+                rustix::net::send(socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+                    .map_err(io::Error::from)
             };
             match result {
                 Ok(count) => sent += count,

@@ -173,7 +173,10 @@ impl Job {
                 blocks.extend(found);
             }
             (Collected::Released { known, .. }, Outcome::Done) => *known = true,
-            (Collected::Attached { error, .. } | Collected::Released { error, .. }, Outcome::LeaseRefused(why)) => {
+            (
+                Collected::Attached { error, .. } | Collected::Released { error, .. },
+                Outcome::LeaseRefused(why),
+            ) => {
                 // A shard that has no part of the lease is no failure, as long as another one has.
                 *error = Some(match (*error, why) {
                     (Some(LeaseError::Foreign), _) => LeaseError::Foreign,
@@ -195,7 +198,8 @@ impl Job {
             (_, Outcome::Draining) => self.refuse(Refused::draining()),
             (_, Outcome::NamespacesFull) => {
                 let limit = orbitkv_wire::bounds::NAMESPACES_MAX;
-                let text = format!("the node knows {limit} namespaces, the most it may: clear some that are unused");
+                let text =
+                    format!("the node knows {limit} namespaces, the most it may: clear some that are unused");
                 self.refuse(Refused::new(Status::Busy, limit as u64, text));
             }
             (_, Outcome::Cancelled) => {
@@ -268,8 +272,7 @@ impl Job {
             Collected::Slots(slots) => answers::append_records(out, operation, id, slots),
             Collected::Outcomes(outcomes) => answers::append_records(out, operation, id, outcomes),
             Collected::Blocks { prefix, untold, lease } => {
-                let body =
-                    AcquireAnswer { lease: lease.0.to_le_bytes(), boundary_blocks: prefix.longest() };
+                let body = AcquireAnswer { lease: lease.0.to_le_bytes(), boundary_blocks: prefix.longest() };
                 answers::append_answer(out, operation, id, false, &body, untold);
             }
             Collected::Attached { lease, blocks, known, error } => {
@@ -322,7 +325,8 @@ impl Job {
     /// What stops the parts that wait, if the operation can wait at all.
     #[must_use]
     pub fn cancel_command(&self, tag: Tag, deadline: bool) -> Option<Command> {
-        matches!(self.operation, Operation::Acquire | Operation::Sync).then_some(Command::Cancel { tag, deadline })
+        matches!(self.operation, Operation::Acquire | Operation::Sync)
+            .then_some(Command::Cancel { tag, deadline })
     }
 }
 

@@ -412,10 +412,9 @@ impl EngineHub {
     /// `process_id` says that it lost connection `id` and uses nothing of it. Only that process is
     /// believed, and only about a closed connection. Returns whether it was.
     pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
-        let believed = self
-            .connections
-            .get(&id)
-            .is_some_and(|connection| connection.process_id == process_id && connection.phase == Phase::Closed);
+        let believed = self.connections.get(&id).is_some_and(|connection| {
+            connection.process_id == process_id && connection.phase == Phase::Closed
+        });
         if believed {
             self.connections.remove(&id);
             self.broadcast(&|| Command::Gone { connection: id });

@@ -47,7 +47,10 @@ impl Prefix {
                 Refused::new(
                     Status::Malformed,
                     u64::from(list.group),
-                    format!("group {} is not registered in namespace {}: list registered groups only", list.group, of.namespace),
+                    format!(
+                        "group {} is not registered in namespace {}: list registered groups only",
+                        list.group, of.namespace
+                    ),
                 )
             })?;
             if list.count != positions {
@@ -71,7 +74,8 @@ impl Prefix {
             };
             let entry = (namespace as u16, GroupId(list.group));
             if listed.contains(&entry) {
-                let text = format!("list {index} repeats group {}: list each group of a namespace once", list.group);
+                let text =
+                    format!("list {index} repeats group {}: list each group of a namespace once", list.group);
                 return Err(Refused::new(Status::Malformed, index as u64, text));
             }
             listed.push(entry);
@@ -89,8 +93,9 @@ impl Prefix {
                 }
             }
         }
-        let demand = Demand::compile(block_tokens.unwrap_or(1), &demands)
-            .map_err(|error| Refused::new(Status::Malformed, 0, format!("the lists make no demand: {error}")))?;
+        let demand = Demand::compile(block_tokens.unwrap_or(1), &demands).map_err(|error| {
+            Refused::new(Status::Malformed, 0, format!("the lists make no demand: {error}"))
+        })?;
         let hashes = hashes.iter().map(|hash| hash.map(|hash| BlockHash(hash.block)));
         let hashes = hashes.collect::<Result<Vec<_>, _>>().map_err(|error| Refused::frame(&error))?;
         let presence = lists.iter().map(|_| PresenceBits::new(positions)).collect();

@@ -53,7 +53,11 @@ impl Refused {
     #[must_use]
     pub fn stopped(deadline: bool) -> Refused {
         if deadline {
-            Refused::new(Status::DeadlineExceeded, 0, "the deadline passed before the answer was there".into())
+            Refused::new(
+                Status::DeadlineExceeded,
+                0,
+                "the deadline passed before the answer was there".into(),
+            )
         } else {
             Refused::new(Status::Cancelled, 0, "cancelled by the engine".into())
         }

@@ -48,7 +48,9 @@ pub enum Conflict {
         asked: String,
     },
     /// The room is full.
-    #[error("{REGISTRATIONS_MAX} registrations are live, the most there may be: end engines that are not used")]
+    #[error(
+        "{REGISTRATIONS_MAX} registrations are live, the most there may be: end engines that are not used"
+    )]
     Full,
 }
 
@@ -76,7 +78,8 @@ impl Registry {
                 let same_rank = earlier.rank == registration.rank;
                 let shared = earlier.shared.iter().zip(&registration.shared);
                 let ranked = earlier.ranked.iter().zip(&registration.ranked).filter(|_| same_rank);
-                if let Some(((field, was), (_, asks))) = shared.chain(ranked).find(|(was, asks)| was != asks) {
+                if let Some(((field, was), (_, asks))) = shared.chain(ranked).find(|(was, asks)| was != asks)
+                {
                     return Err(Conflict::Field {
                         instance: registration.instance.clone(),
                         field,

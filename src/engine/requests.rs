@@ -1,12 +1,14 @@
 //! What each operation of the engine channel starts: checks, then commands by shard.
 
-use orbitkv_shards::ledger::Begin;
 use orbitkv_shards::leases::{InstanceId, LeaseToken};
+use orbitkv_shards::ledger::Begin;
 use orbitkv_shards::reservations::ReservationId;
 use orbitkv_shards::shard::command::{Holder, Media};
 use orbitkv_shards::shard::{Command, Key, Tag};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::engine::answers::{self, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord, SlotRecord};
+use orbitkv_wire::engine::answers::{
+    self, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord, SlotRecord,
+};
 use orbitkv_wire::engine::layout::Records;
 use orbitkv_wire::engine::requests::{
     GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody, RegisterBody, Request,
@@ -44,7 +46,8 @@ impl EngineHub {
         }
         let connection = self.at(id);
         let limit = connection.in_flight_max;
-        if connection.requests.len() >= limit && !matches!(request, Request::Cancel(_) | Request::Release(_)) {
+        if connection.requests.len() >= limit && !matches!(request, Request::Cancel(_) | Request::Release(_))
+        {
             let text = format!("{limit} requests are unanswered, the most agreed: wait for answers");
             return Err(Refused::new(Status::TooManyInFlight, limit as u64, text));
         }
@@ -141,13 +144,19 @@ impl EngineHub {
                 let namespace = self.namespace(id, body.namespace)?;
                 let count = records.len();
                 let keys = self.reserve_keys(id, body.namespace, records)?;
-                let parts = split(shards, keys, |(key, _)| key.hash.shard(shards), |keys| Command::Reserve {
-                    connection: id,
-                    namespace,
-                    race: body.race == 1,
+                let parts = split(
+                    shards,
                     keys,
-                });
-                (Collected::Slots(vec![SlotRecord { outcome: 0, reservation: 0, offset: 0, bytes: 0 }; count]), parts)
+                    |(key, _)| key.hash.shard(shards),
+                    |keys| Command::Reserve { connection: id, namespace, race: body.race == 1, keys },
+                );
+                (
+                    Collected::Slots(vec![
+                        SlotRecord { outcome: 0, reservation: 0, offset: 0, bytes: 0 };
+                        count
+                    ]),
+                    parts,
+                )
             }
             Request::Commit(body, records) => {
                 let (records, blank) = self.reservations(&body, records)?;
@@ -183,11 +192,12 @@ impl EngineHub {
                 let media = Media::from_mask(body.media);
                 let count = records.len();
                 let keys = evict_keys(&namespace, records)?;
-                let parts = split(shards, keys, |key| key.hash.shard(shards), |keys| Command::Evict {
-                    namespace,
-                    media,
+                let parts = split(
+                    shards,
                     keys,
-                });
+                    |key| key.hash.shard(shards),
+                    |keys| Command::Evict { namespace, media, keys },
+                );
                 (Collected::Outcomes(vec![OutcomeRecord { outcome: 0 }; count]), parts)
             }
             Request::Clear(body) => {
@@ -318,7 +328,8 @@ impl EngineHub {
     fn namespace(&mut self, id: ConnectionId, handle: u32) -> Result<NamespaceDigest, Refused> {
         let registered = self.at(id).registered.get(handle as usize).map(|registered| registered.namespace);
         registered.ok_or_else(|| {
-            let text = format!("namespace handle {handle} was never given to this connection: register first");
+            let text =
+                format!("namespace handle {handle} was never given to this connection: register first");
             Refused::new(Status::UnknownNamespace, u64::from(handle), text)
         })
     }
@@ -399,11 +410,12 @@ impl EngineHub {
         let prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
         let shards = self.greeting.shards;
         let namespaces = prefix.namespaces.clone();
-        let mut parts = split(shards, prefix.all(), |key| key.hash.shard(shards), |keys| Command::Acquire {
-            holder,
-            namespaces: namespaces.clone(),
-            keys,
-        });
+        let mut parts = split(
+            shards,
+            prefix.all(),
+            |key| key.hash.shard(shards),
+            |keys| Command::Acquire { holder, namespaces: namespaces.clone(), keys },
+        );
         if body.lease != [0; 16] {
             // The hold may pin blocks on shards that have no key of this request: it ends there too.
             for shard in (0..shards).map(ShardIndex) {
@@ -425,7 +437,11 @@ impl EngineHub {
         hashes: Records<'_, HashRecord>,
         now: Moment,
     ) -> Result<(), Refused> {
-        let lease = if body.hold == 1 { self.holder(id, LeaseToken(0)).map(|_| self.new_token())? } else { LeaseToken(0) };
+        let lease = if body.hold == 1 {
+            self.holder(id, LeaseToken(0)).map(|_| self.new_token())?
+        } else {
+            LeaseToken(0)
+        };
         let prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
         let unexamined = PlaceRecord { place: Place::NotExamined as u8 };
         let places = vec![unexamined; prefix.len()];
@@ -457,11 +473,12 @@ impl EngineHub {
         let token = *lease;
         let hold = (token != LeaseToken(0)).then(|| self.holder(connection, token)).transpose();
         let hold = hold.expect("checked when the Query began");
-        let parts = split(shards, keys, |key| key.hash.shard(shards), |keys| Command::Query {
-            namespaces: namespaces.clone(),
+        let parts = split(
+            shards,
             keys,
-            hold,
-        });
+            |key| key.hash.shard(shards),
+            |keys| Command::Query { namespaces: namespaces.clone(), keys, hold },
+        );
         self.send(number, parts, now);
     }
 
