@@ -7,6 +7,7 @@ pub mod control;
 pub mod core;
 pub mod engine;
 pub mod exit;
+pub mod node;
 pub mod quantity;
 pub mod replay;
 pub mod settings;

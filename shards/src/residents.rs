@@ -179,6 +179,7 @@ pub struct Residents {
     by_key: HashTable<EntryId>,
     ordered: BTreeMap<StateKey, EntryId>,
     births: u64,
+    pinned_bytes: u64,
 }
 
 impl Default for Residents {
@@ -197,6 +198,7 @@ impl Residents {
             by_key: HashTable::new(),
             ordered: BTreeMap::new(),
             births: 0,
+            pinned_bytes: 0,
         }
     }
 
@@ -318,6 +320,9 @@ impl Residents {
     /// Adds a user of a copy.
     pub fn pin(&mut self, id: CopyId) {
         let copy = self.copies.get_mut(id.0).expect("copy ids are held only while the copy exists");
+        if copy.pins == 0 {
+            self.pinned_bytes += copy.slot.bytes;
+        }
         copy.pins = copy.pins.checked_add(1).expect("pins are bounded by leases and transfers");
     }
 
@@ -327,7 +332,16 @@ impl Residents {
     pub fn unpin(&mut self, id: CopyId) -> Option<Slot> {
         let copy = self.copies.get_mut(id.0).expect("copy ids are held only while the copy exists");
         copy.pins = copy.pins.checked_sub(1).expect("every unpin has its pin");
+        if copy.pins == 0 {
+            self.pinned_bytes -= copy.slot.bytes;
+        }
         (copy.pins == 0 && copy.owner.is_none()).then(|| self.copies.remove(id.0).slot)
+    }
+
+    /// Slot bytes of copies that anything uses.
+    #[must_use]
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes
     }
 
     /// Withdraws a copy from its entry. If nobody uses it, it ends and its slot is returned.

@@ -87,10 +87,10 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
         found.push(Finding { severity, name, what, why, remedy: remedy.to_owned() });
     };
     let (ssd, arena, engine, turns) = (&report.ssd, &report.arena, &report.engine, &report.turns);
-    if let SsdState::Degraded(fault) = ssd.state {
-        let what = format!("the SSD tier of shard {shard} is degraded: {}", fault_name(fault));
+    if let SsdState::Degraded { fault, detail } = &ssd.state {
+        let what = format!("the SSD tier of shard {shard} is degraded: {} ({detail})", fault_name(*fault));
         let why = "evicted blocks are lost instead of kept on SSD; DRAM goes on serving";
-        add(Severity::Fault, "ssd-degraded", what, why, fault_remedy(fault));
+        add(Severity::Fault, "ssd-degraded", what, why, fault_remedy(*fault));
     }
     if ssd.checksum_failures > 0 || ssd.quarantined_bytes > 0 {
         let size = ByteSize(ssd.quarantined_bytes).rounded();
@@ -257,6 +257,10 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
 mod tests {
     use super::*;
 
+    fn degraded(fault: SsdFault) -> SsdState {
+        SsdState::Degraded { fault, detail: "unlinked".to_owned() }
+    }
+
     fn page(change: impl FnOnce(&mut MetadataPage)) -> MetadataPage {
         let mut report = ShardReport::default();
         report.arena.capacity_bytes = 1_000;
@@ -279,11 +283,7 @@ mod tests {
     fn each_trouble_has_its_own_finding() {
         type Change = fn(&mut MetadataPage);
         let table: [(Change, &str, Severity); 13] = [
-            (
-                |p| p.shards[0].ssd.state = SsdState::Degraded(SsdFault::FileDeleted),
-                "ssd-degraded",
-                Severity::Fault,
-            ),
+            (|p| p.shards[0].ssd.state = degraded(SsdFault::FileDeleted), "ssd-degraded", Severity::Fault),
             (|p| p.shards[0].ssd.quarantined_bytes = 1, "wrong-checksums", Severity::Fault),
             (|p| p.shards[0].ssd.checksum_failures = 1, "wrong-checksums", Severity::Fault),
             (|p| p.shards[0].ssd.read_errors = 1, "ssd-errors", Severity::Fault),
@@ -302,8 +302,8 @@ mod tests {
             let seen: Vec<_> = found.iter().map(|finding| (finding.name, finding.severity)).collect();
             assert_eq!(seen, [(name, severity)]);
         }
-        let deleted = page(|p| p.shards[0].ssd.state = SsdState::Degraded(SsdFault::FileDeleted));
-        assert!(findings(&deleted)[0].what.contains("was deleted"));
+        let deleted = page(|p| p.shards[0].ssd.state = degraded(SsdFault::FileDeleted));
+        assert!(findings(&deleted)[0].what.contains("was deleted (unlinked)"));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The commands of `orbitkv`: what is parsed here is dispatched to the `run` of one file each.
 
 pub mod await_fence;
+pub mod derive;
 pub mod doctor;
 pub mod http_client;
 pub mod namespaces;
+pub mod node;
 pub mod owners;
 pub mod replay;
 pub mod status;
@@ -32,9 +34,11 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands. `node`, `replay` and `drain` join here with the daemon and its client.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a node: the daemon that keeps blocks in DRAM and on SSD
+    Node(Box<crate::settings::NodeArgs>),
     /// Drive nodes with a trace through the engine channel and check every byte
     Replay(replay::ReplayArgs),
     /// Show what a node is, holds and is doing
@@ -66,6 +70,7 @@ pub struct NodeAddress {
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
+        Command::Node(args) => node::run(*args),
         Command::Replay(args) => replay::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Sync(args) => sync::run(&args),

@@ -30,11 +30,11 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-fn ssd(state: SsdState) -> String {
+fn ssd(state: &SsdState) -> String {
     match state {
         SsdState::Off => "off".to_owned(),
         SsdState::On => "on".to_owned(),
-        SsdState::Degraded(fault) => format!("degraded: {}", super::doctor::fault_name(fault)),
+        SsdState::Degraded { fault, .. } => format!("degraded: {}", super::doctor::fault_name(*fault)),
     }
 }
 
@@ -92,7 +92,7 @@ pub fn screen(page: &MetadataPage) -> String {
             rounded(report.arena.capacity_bytes),
             report.residents.ssd.to_string(),
             rounded(report.resident_bytes.ssd),
-            ssd(report.ssd.state),
+            ssd(&report.ssd.state),
             report.engine.connections.to_string(),
             report.engine.leases.to_string(),
             report.turns.stalls.to_string(),

@@ -99,12 +99,12 @@ const METRICS: &[Metric] = &[
             [
                 ("off", is(r.ssd.state == SsdState::Off)),
                 ("on", is(r.ssd.state == SsdState::On)),
-                ("degraded", is(matches!(r.ssd.state, SsdState::Degraded(_)))),
+                ("degraded", is(matches!(r.ssd.state, SsdState::Degraded { .. }))),
             ],
         )
     }),
     level("orbitkv_ssd_bytes", "SSD bytes", |r| {
-        let ssd = r.ssd;
+        let ssd = &r.ssd;
         by(
             "kind",
             [
@@ -132,6 +132,18 @@ const METRICS: &[Metric] = &[
     }),
     level("orbitkv_reservations", "Slots reserved and not committed", |r| one(r.engine.reservations)),
     level("orbitkv_leases", "Leases not released", |r| one(r.engine.leases)),
+    level("orbitkv_waiting", "Acquires and Syncs that wait", |r| one(r.engine.waiting)),
+    counter("orbitkv_holds_expired", "Holds that ended by time", |r| one(r.engine.holds_expired)),
+    counter("orbitkv_queries", "Queries worked", |r| one(r.service.queries)),
+    counter("orbitkv_acquires_busy", "Blocks of an Acquire refused for want of room", |r| {
+        one(r.service.acquires_busy)
+    }),
+    counter("orbitkv_saves_present", "Blocks offered that were resident already", |r| {
+        one(r.service.saves_present)
+    }),
+    counter("orbitkv_saves_lost_race", "Blocks committed after another engine's commit", |r| {
+        one(r.service.saves_lost_race)
+    }),
     level("orbitkv_holds", "Holds of queries", |r| one(r.engine.holds)),
     counter("orbitkv_engine_process_deaths", "Engine processes proved dead", |r| {
         one(r.engine.process_deaths)
@@ -170,6 +182,7 @@ const METRICS: &[Metric] = &[
                 ("mail_replies", peaks.mail_replies),
                 ("write_backs", peaks.write_backs),
                 ("ssd_requests", peaks.ssd_requests),
+                ("waiting", peaks.waiting),
             ],
         )
     }),

@@ -6,6 +6,7 @@ mod guard;
 pub mod http;
 pub mod metadata;
 mod metrics;
+pub mod port;
 pub mod report;
 
 #[cfg(test)]

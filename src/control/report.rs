@@ -79,7 +79,7 @@ pub struct ArenaReport {
 }
 
 /// The SSD slice of a shard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SsdReport {
     /// Whether it serves.
@@ -109,8 +109,8 @@ pub struct SsdReport {
 }
 
 /// Whether the SSD tier serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "state", content = "reason")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
 pub enum SsdState {
     /// Not configured.
     #[default]
@@ -118,7 +118,12 @@ pub enum SsdState {
     /// Serving.
     On,
     /// No longer written; residents on it are served while they can be read.
-    Degraded(SsdFault),
+    Degraded {
+        /// What kind of trouble it is: decides the remedy.
+        fault: SsdFault,
+        /// What was seen, in words.
+        detail: String,
+    },
 }
 
 /// Why an SSD tier is degraded.
@@ -149,8 +154,12 @@ pub struct EngineReport {
     pub reservations: u64,
     /// Leases not yet released.
     pub leases: u64,
-    /// Holds of queries.
+    /// Holds of queries, part of `leases`.
     pub holds: u64,
+    /// Holds that ended by time, counter.
+    pub holds_expired: u64,
+    /// Acquires and Syncs that wait.
+    pub waiting: u64,
     /// Engine processes proved dead while they held something or were connected, counter.
     pub process_deaths: u64,
     /// Extents of an earlier daemon that were refused, counter.
@@ -163,14 +172,22 @@ pub struct EngineReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceReport {
+    /// Queries worked.
+    pub queries: u64,
     /// Blocks acquired, by the place they were found.
     pub hits: PerMedium,
     /// Blocks asked for and found nowhere.
     pub misses: u64,
+    /// Blocks of an Acquire that were refused for want of room.
+    pub acquires_busy: u64,
     /// Blocks committed.
     pub saves_committed: u64,
     /// Bytes of the blocks committed.
     pub saved_bytes: u64,
+    /// Blocks offered that were resident already.
+    pub saves_present: u64,
+    /// Blocks committed after another engine's commit of the same key; the first one stays.
+    pub saves_lost_race: u64,
     /// Blocks refused a slot, by reason.
     pub saves_refused: SaveRefusals,
 }
@@ -203,6 +220,8 @@ pub struct QueuePeaks {
     pub write_backs: u64,
     /// Requests on the SSD ring.
     pub ssd_requests: u64,
+    /// Acquires and Syncs waiting.
+    pub waiting: u64,
 }
 
 /// Summary of the turn histogram of a core.
@@ -227,8 +246,8 @@ pub struct NamespaceRow {
     pub engine: String,
     /// Model.
     pub model: String,
-    /// Identity of the weights.
-    pub weights: String,
+    /// Revision of the weights.
+    pub weights_revision: String,
     /// Adapter; empty for none.
     pub adapter: String,
     /// Element type.

@@ -115,8 +115,8 @@ pub struct CoreParts {
     pub arena: Arena,
     /// Its device, with an SSD tier.
     pub device: Option<DeviceDriver>,
-    /// The SSD file, on core 0, to see whether it still has its name.
-    pub file: Option<SsdFile>,
+    /// The SSD file, to see whether it still has its name.
+    pub file: Option<std::sync::Arc<SsdFile>>,
     /// The engine socket, on core 0.
     pub listener: Option<EngineSocket>,
     /// Users whose engines are let in.

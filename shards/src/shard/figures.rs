@@ -3,7 +3,7 @@
 use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex};
 
 use super::Shard;
-use crate::segment_log::LogState;
+use crate::segment_log::{LogState, OffReason};
 
 /// Counters of a shard's life. Names say what is counted; none ever goes down but the levels of
 /// residents and bytes.
@@ -17,6 +17,8 @@ pub struct Counters {
     pub acquires_busy: u64,
     pub slots_reserved: u64,
     pub saves_committed: u64,
+    pub saved_bytes: u64,
+    pub saves_draining: u64,
     pub saves_present: u64,
     pub saves_being_saved: u64,
     pub saves_busy: u64,
@@ -42,13 +44,13 @@ pub struct Counters {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SsdFigures {
     /// Why the tier takes nothing any more; `None` while it works.
-    pub off_reason: Option<String>,
+    pub off: Option<OffReason>,
     /// Bytes of the shard's part of the file.
     pub capacity_bytes: u64,
     /// Bytes of live blocks, padded to pages.
     pub live_bytes: u64,
-    /// Segments that can be opened.
-    pub free_segments: u64,
+    /// Bytes that can be written without reclaiming anything.
+    pub free_bytes: u64,
     /// Bytes retired because what was read there proved wrong.
     pub quarantined_bytes: u64,
 }
@@ -86,10 +88,14 @@ pub struct Figures {
     pub leased_bytes: u64,
     /// Pins of leases.
     pub leased_blocks: u64,
+    /// Slot bytes of copies that anything uses.
+    pub pinned_bytes: u64,
     /// Acquires and Syncs that wait: now, most ever, refused.
     pub waiting: [u64; 3],
     /// Write-backs that wait.
     pub write_backs_queued: u64,
+    /// Write-backs and moves that the device has.
+    pub write_backs_in_flight: u64,
     /// Device operations under way.
     pub transfers: u64,
     /// Namespaces with something in them.
@@ -123,20 +129,22 @@ impl Shard {
             holds_expired: self.leases.holds_expired(),
             leased_bytes: self.leases.bytes(),
             leased_blocks: self.leases.blocks(),
+            pinned_bytes: self.residents.pinned_bytes(),
             waiting: [self.waiting.in_use(), self.waiting.peak(), self.waiting.refused()],
             write_backs_queued: self.write_queue.len() as u64,
+            write_backs_in_flight: self.writes_in_flight as u64,
             transfers: self.transfers.len() as u64,
             namespaces: self.namespaces.len() as u64,
             ssd: self.log.as_ref().map(|log| {
                 let accounting = log.accounting();
                 SsdFigures {
-                    off_reason: match log.state() {
+                    off: match log.state() {
                         LogState::On => None,
-                        LogState::Off(reason) => Some(reason.to_string()),
+                        LogState::Off(reason) => Some(reason),
                     },
                     capacity_bytes: accounting.capacity_bytes,
                     live_bytes: accounting.shares.live_bytes,
-                    free_segments: accounting.shares.free_segments,
+                    free_bytes: accounting.shares.free_bytes + accounting.shares.unwritten_bytes,
                     quarantined_bytes: accounting.shares.quarantined_bytes,
                 }
             }),

@@ -33,6 +33,7 @@ impl Shard {
         keys: &[(Key, u64)],
     ) {
         if self.draining {
+            self.counters.saves_draining += keys.len() as u64;
             return self.answer(tag, Outcome::Draining);
         }
         let Ok(namespace) = self.namespaces.intern(namespace) else {
@@ -128,6 +129,7 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.begin_dram(id, copy);
         self.counters.saves_committed += 1;
+        self.counters.saved_bytes += bytes;
         self.queue_write_back(id);
         CommitOutcome::Committed
     }

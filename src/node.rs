@@ -1,0 +1,379 @@
+//! Boot: from settings to running cores, refusing before anything is allocated, and back down again.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use orbitkv_native::affinity;
+use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
+use orbitkv_native::device_thread::DeviceThread;
+use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError};
+use orbitkv_native::entropy;
+use orbitkv_native::ssd_device::SsdDevice;
+use orbitkv_native::ssd_file::{DataDirError, DataDirLock, SsdFile, SsdFileError};
+use orbitkv_native::ssd_ring::{RingError, RingSettings, SsdRing};
+use orbitkv_native::ssd_transfer::REGION_BYTES;
+use orbitkv_shards::drop_memory;
+use orbitkv_shards::eviction::DramPolicy;
+use orbitkv_shards::journal::{self, JournalSettings};
+use orbitkv_shards::namespaces;
+use orbitkv_shards::residents::Residents;
+use orbitkv_shards::segment_log::{SegmentLogSettings, table_memory_bytes};
+use orbitkv_shards::shard::{Shard, ShardSettings};
+use orbitkv_shards::slab::{Slab, SlabSettings};
+use orbitkv_wire::bounds;
+use orbitkv_wire::engine::answers::PageKindNumber;
+use orbitkv_wire::identity::{Incarnation, ShardIndex};
+use thiserror::Error;
+
+use crate::bill::{Bill, BillTooLarge, Rooms};
+use crate::core::device::DeviceDriver;
+use crate::core::mail::Mail;
+use crate::core::{Core, CoreParts};
+use crate::engine::{Connection, EngineHub, Greeting};
+use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
+
+/// Operations that one shard's device may have in flight.
+const SSD_DEPTH: u32 = 64;
+
+/// Of those, write-backs: reads of waiting engines always find seats.
+const WRITE_BACKS_MAX: usize = 32;
+
+/// Ended residences one shard remembers.
+const DROP_MEMORY_ENTRIES: usize = 16_384;
+
+/// Acquires and Syncs that may wait in one shard.
+const WAITING_MAX: u64 = 8_192;
+
+/// Block size that the bill's tables are laid out for; smaller blocks need a smaller arena.
+const BILLED_BLOCK_BYTES: u64 = 64 * 1024;
+
+/// Connections the bill has buffers for, a core; more are let in, and their buffers grow only with
+/// what they send.
+const BILLED_CONNECTIONS: u64 = 32;
+
+/// Largest block that goes to SSD, unless the shard's part is small.
+const SSD_BLOCK_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// Name of the SSD file in the data directory.
+const SSD_FILE: &str = "blocks.ssd";
+
+/// Why a node does not start.
+#[derive(Debug, Error)]
+pub enum BootError {
+    /// The memory does not fit.
+    #[error(transparent)]
+    Bill(#[from] BillTooLarge),
+    /// The arena.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The data directory.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The SSD file.
+    #[error(transparent)]
+    SsdFile(#[from] SsdFileError),
+    /// The SSD ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The engine socket.
+    #[error(transparent)]
+    Socket(#[from] EngineSocketError),
+    /// A core's reactor.
+    #[error(
+        "core {core} cannot start: {source}; check `sysctl kernel.io_uring_disabled` (0 allows io_uring) and RLIMIT_MEMLOCK"
+    )]
+    Core {
+        /// The core.
+        core: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The shard's part of the SSD cannot be cut.
+    #[error("--ssd: {0}")]
+    Segments(#[from] orbitkv_shards::segment_log::GeometryError),
+    /// The process has no descriptors or threads left.
+    #[error("the process has no {what} left: {source}; raise its limit (`ulimit -n`, `ulimit -u`)")]
+    Limit {
+        /// What there is none of.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// A running node: its cores, and control's end of the mail.
+pub struct Node {
+    /// Control's end of the mail, unless it is lent to control.
+    mail: Option<Mail>,
+    /// The life it serves.
+    pub incarnation: Incarnation,
+    /// Pages the arena got.
+    pub page_kind: PageKind,
+    /// What an operator should know about them.
+    pub arena_warning: Option<String>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    _lock: Option<DataDirLock>,
+}
+
+/// The memory bill of a node with these settings.
+#[must_use]
+pub fn bill(settings: &NodeSettings) -> Bill {
+    let dram_blocks = settings.dram_slice_bytes / BILLED_BLOCK_BYTES;
+    let blocks = dram_blocks + settings.ssd_slice_bytes / BILLED_BLOCK_BYTES;
+    let slab = slab_settings(settings, 0);
+    let log =
+        log_settings(settings, Incarnation([0; 16]), 0).map(|log| table_memory_bytes(&log).unwrap_or(0));
+    let participants = usize::from(settings.shards) + 1;
+    let journal = JournalSettings::with_capacity(settings.journal_slice_bytes as usize);
+    let rooms = Rooms {
+        blocks,
+        journal_bytes: journal::table_bytes(&journal) as u64,
+        drop_memory_bytes: drop_memory::table_bytes(DROP_MEMORY_ENTRIES) as u64,
+        resident_bytes: Residents::table_bytes(blocks),
+        eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64,
+        slab_bytes: Slab::table_bytes(&slab),
+        segment_log_bytes: log.unwrap_or(0),
+        ssd_ring_bytes: u64::from(SSD_DEPTH) * 1024,
+        connection_bytes: Core::table_bytes() + BILLED_CONNECTIONS * Connection::table_bytes(),
+        ledger_bytes: WAITING_MAX * 256,
+        mailbox_bytes: Mail::table_bytes(participants) / settings.shards as u64,
+        namespace_bytes: namespaces::table_bytes(bounds::NAMESPACES_MAX) as u64,
+    };
+    Bill::of(settings, &rooms)
+}
+
+fn slab_settings(settings: &NodeSettings, shard: u16) -> SlabSettings {
+    let base = u64::from(shard) * settings.dram_slice_bytes;
+    SlabSettings { base, bytes: settings.dram_slice_bytes, region_bytes: REGION_BYTES }
+}
+
+fn log_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16) -> Option<SegmentLogSettings> {
+    let bytes = settings.ssd_slice_bytes;
+    let base = u64::from(shard) * bytes;
+    // A block may take a segment of its own; with enough segments, giving one up costs little.
+    let largest = (bytes / 64).clamp(bounds::EXTENT_ALIGN_BYTES, SSD_BLOCK_BYTES_MAX);
+    (bytes > 0).then(|| SegmentLogSettings::new(base, bytes, largest, incarnation, ShardIndex(shard)))
+}
+
+fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16) -> ShardSettings {
+    ShardSettings {
+        shard: ShardIndex(shard),
+        incarnation,
+        slab: slab_settings(settings, shard),
+        log: log_settings(settings, incarnation, shard),
+        journal: JournalSettings::with_capacity(settings.journal_slice_bytes as usize),
+        drop_memory_entries: DROP_MEMORY_ENTRIES,
+        leases: ShardSettings::lease_settings(settings.dram_slice_bytes),
+        // Engines may fill at most half of the slice at once, so that recoveries find slots too.
+        reserved_bytes_max: settings.dram_slice_bytes / 2,
+        write_backs_max: WRITE_BACKS_MAX,
+        waiting_max: WAITING_MAX,
+    }
+}
+
+impl Node {
+    /// Starts a node. Whatever can be refused is refused before the arena is made.
+    ///
+    /// # Errors
+    /// [`BootError`]; nothing is left behind.
+    pub fn start(settings: &NodeSettings, machine: &Machine, bill: &Bill) -> Result<Node, BootError> {
+        bill.admit(machine, settings.arena_pages)?;
+        for shard in 0..settings.shards {
+            if let Some(log) = log_settings(settings, Incarnation([0; 16]), shard) {
+                log.geometry()?;
+            }
+        }
+        let listener = EngineSocket::bind(&settings.engine_socket)?;
+        let lock = settings.data_dir.as_ref().map(|directory| DataDirLock::acquire(directory)).transpose()?;
+        let file = match &lock {
+            Some(lock) if settings.ssd_slice_bytes > 0 => {
+                let bytes = settings.ssd_slice_bytes * u64::from(settings.shards);
+                Some(SsdFile::create(lock, SSD_FILE, bytes)?)
+            }
+            _ => None,
+        };
+        let preference = match settings.arena_pages {
+            ArenaPages::Auto => PagePreference::Auto,
+            ArenaPages::Hugetlb => PagePreference::HugeTlb,
+            ArenaPages::Thp => PagePreference::Thp,
+            ArenaPages::Small => PagePreference::Small,
+        };
+        let bytes = settings.dram_slice_bytes * u64::from(settings.shards);
+        let (arena, report) = Arena::create(bytes, preference)?;
+        let greeting = Greeting {
+            arena_generation: entropy::random_u64().max(1),
+            arena_bytes: bytes,
+            incarnation: Incarnation(entropy::uuid_v4_bytes()),
+            shards: settings.shards,
+            page_kind: match report.page_kind {
+                PageKind::Small => PageKindNumber::Small,
+                PageKind::Thp => PageKindNumber::Thp,
+                PageKind::HugeTlb => PageKindNumber::HugeTlb,
+            },
+        };
+        let limit = |what| move |source| BootError::Limit { what, source };
+        let mut mails = Mail::mesh(usize::from(settings.shards) + 1).map_err(limit("descriptors"))?;
+        let control = mails.pop().expect("control has mail");
+        let mut node = Node {
+            mail: Some(control),
+            incarnation: greeting.incarnation,
+            page_kind: report.page_kind,
+            arena_warning: report.warning,
+            threads: Vec::new(),
+            _lock: lock,
+        };
+        let file = file.map(Arc::new);
+        let mut listener = Some(listener);
+        for (shard, mail) in (0u16..).zip(mails) {
+            let seat = Seat {
+                shard,
+                settings: settings.clone(),
+                greeting,
+                mail,
+                arena: arena.clone(),
+                page_kind: report.page_kind,
+                file: file.clone(),
+                listener: listener.take(),
+            };
+            let started = seat.start();
+            match started {
+                Ok(thread) => node.threads.push(thread),
+                Err(error) => {
+                    node.stop();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(node)
+    }
+
+    /// Control's end of the mail. Participants are the cores in order, then control.
+    ///
+    /// # Panics
+    /// If it is lent already.
+    pub fn take_mail(&mut self) -> Mail {
+        self.mail.take().expect("the mail is lent once")
+    }
+
+    /// Takes control's end of the mail back.
+    pub fn give_mail(&mut self, mail: Option<Mail>) {
+        self.mail = mail;
+    }
+
+    /// Tells every core to end and waits for it: device operations in flight are completed.
+    pub fn stop(mut self) {
+        // Without its mail the process ends by exit, and the kernel completes what the devices do.
+        let Some(mut mail) = self.mail.take() else { return };
+        for core in 0..self.threads.len() {
+            // A core that has panicked took the process with it; a full lane empties as it turns.
+            while mail.send(core, crate::core::mail::Letter::Stop).is_err() {
+                mail.flush();
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        }
+        mail.flush();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Everything one core needs to start, on its way to its thread.
+struct Seat {
+    shard: u16,
+    settings: NodeSettings,
+    greeting: Greeting,
+    mail: Mail,
+    arena: Arena,
+    page_kind: PageKind,
+    file: Option<Arc<SsdFile>>,
+    listener: Option<EngineSocket>,
+}
+
+impl Seat {
+    /// Starts the core's thread and waits until it serves or has failed.
+    fn start(self) -> Result<JoinHandle<io::Result<()>>, BootError> {
+        let index = usize::from(self.shard);
+        let (ready, started) = std::sync::mpsc::sync_channel::<Result<(), BootError>>(1);
+        let name = format!("core-{index}");
+        let limit = |source| BootError::Limit { what: "threads", source };
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                let ready = &ready;
+                let outcome = crate::core::run(move || match self.build() {
+                    Ok(core) => {
+                        let _ = ready.send(Ok(()));
+                        Ok(core)
+                    }
+                    Err(error) => {
+                        let text = error.to_string();
+                        let _ = ready.send(Err(error));
+                        Err(io::Error::other(text))
+                    }
+                });
+                if let Err(source) = &outcome {
+                    // Before the core was built: the reactor itself failed.
+                    let source = io::Error::new(source.kind(), source.to_string());
+                    let _ = ready.try_send(Err(BootError::Core { core: index, source }));
+                }
+                outcome
+            })
+            .map_err(limit)?;
+        match started.recv() {
+            Ok(Ok(())) => Ok(thread),
+            Ok(Err(error)) => {
+                let _ = thread.join();
+                Err(error)
+            }
+            Err(_) => {
+                let source = io::Error::other("the thread ended while it started");
+                Err(BootError::Core { core: index, source })
+            }
+        }
+    }
+
+    /// Builds the core on its own thread: rings belong to the thread that makes them.
+    fn build(self) -> Result<Core, BootError> {
+        let index = usize::from(self.shard);
+        let core_error = |source| BootError::Core { core: index, source };
+        let placement = &self.settings.placement;
+        if let Some(&core) = placement.shard_cores.get(index) {
+            affinity::pin_current_thread(core).map_err(core_error)?;
+        }
+        let shard = Shard::new(shard_settings(&self.settings, self.greeting.incarnation, self.shard))?;
+        let device = match &self.file {
+            None => None,
+            Some(file) => {
+                let settings = RingSettings::new(SSD_DEPTH, self.page_kind);
+                let base = u64::from(self.shard) * self.settings.dram_slice_bytes;
+                let slice = base..base + self.settings.dram_slice_bytes;
+                let device = match &placement.device_cores {
+                    DeviceCores::Shared => {
+                        SsdDevice::Inline(SsdRing::new(settings, file.fd(), &self.arena, slice)?)
+                    }
+                    DeviceCores::Dedicated(cores) => {
+                        let core = cores[index % cores.len()];
+                        let thread =
+                            DeviceThread::start(settings, Some(core), file.fd(), &self.arena, slice)?;
+                        SsdDevice::Thread(thread)
+                    }
+                };
+                Some(DeviceDriver::new(device))
+            }
+        };
+        let parts = CoreParts {
+            shard,
+            hub: EngineHub::new(ShardIndex(self.shard), self.greeting),
+            mail: self.mail,
+            arena: self.arena,
+            device,
+            file: self.file,
+            listener: self.listener,
+            engine_uids: self.settings.engine_uids.clone(),
+            spins: self.settings.idle == Idle::Spin,
+        };
+        Core::new(parts).map_err(core_error)
+    }
+}
