@@ -1,0 +1,1 @@
+//! The engine channel: bad input, contention and death of engines.
