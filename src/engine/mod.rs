@@ -9,6 +9,7 @@ pub mod connection;
 pub mod job;
 pub mod prefix;
 pub mod refusal;
+mod registration;
 pub mod registry;
 mod requests;
 
