@@ -1,6 +1,6 @@
 //! `orbitkv node`: the daemon.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::TcpListener;
 use std::process::ExitCode;
 
@@ -23,7 +23,11 @@ use crate::settings::{DeviceCores, HttpBind, Machine, NodeArgs, NodeSettings, To
 pub fn run(args: NodeArgs) -> ExitCode {
     let filter = EnvFilter::try_from_env("ORBITKV_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // A second subscriber in one process is no reason not to serve.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .try_init();
     let (settings, machine) = match NodeSettings::of(args) {
         Ok(resolved) => resolved,
         Err(error) => return fail(Exit::Usage, &error.to_string()),
