@@ -135,15 +135,6 @@ impl Core {
     pub(super) fn on_abandoned(&mut self, connection: ConnectionId, process_id: u32) {
         if self.parts.hub.on_abandoned(connection, process_id) {
             self.sockets.remove(connection);
-            self.unregister(connection);
-        }
-    }
-
-    pub(super) fn unregister(&mut self, connection: ConnectionId) {
-        if self.index() == 0 {
-            self.registry.on_gone(connection);
-        } else if self.parts.mail.send(0, Letter::Unregister(connection)).is_err() {
-            warn!(connection = connection.0, "registry not told of a gone process: its lane is full");
         }
     }
 }

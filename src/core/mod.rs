@@ -244,7 +244,6 @@ impl Core {
                 for id in self.sockets.take_deaths() {
                     self.sockets.remove(id);
                     self.parts.hub.on_process_gone(id);
-                    self.unregister(id);
                 }
             }
             Ready::Receive(id) => return self.receive(id, now),
@@ -267,7 +266,9 @@ impl Core {
         }
         let mut rounds = 0;
         loop {
-            let busy = self.run_errands(now) | self.deliver_replies(now);
+            let (worked, blocked) = self.run_errands(now);
+            let busy = worked | self.deliver_replies(now);
+            left_over |= blocked;
             if !busy {
                 break;
             }
@@ -363,17 +364,17 @@ impl Core {
         }
     }
 
-    fn run_errands(&mut self, now: Moment) -> bool {
+    /// Runs the hub's errands; returns whether any was done, and whether one waits for a full lane.
+    fn run_errands(&mut self, now: Moment) -> (bool, bool) {
         let mut worked = false;
         while let Some(errand) = self.parts.hub.poll_errand() {
             if let Some(errand) = self.run_errand(errand, now) {
                 self.parts.hub.postpone(errand);
-                // The lanes are full: the receivers ring when they have made room, by answering.
-                break;
+                return (worked, true);
             }
             worked = true;
         }
-        worked
+        (worked, false)
     }
 
     /// Runs an errand, or gives it back whole if a lane has no room for it.
@@ -417,6 +418,13 @@ impl Core {
                     }
                     self.post(core, Letter::Abandoned { connection, process: process_id });
                 }
+            }
+            Errand::Unregister(connection) if me == 0 => self.registry.on_gone(connection),
+            Errand::Unregister(connection) => {
+                if !self.parts.mail.has_room(0, 1) {
+                    return Some(Errand::Unregister(connection));
+                }
+                self.post(0, Letter::Unregister(connection));
             }
             Errand::Drain => self.parts.mail.answer(self.control(), Answer::DrainRequested),
         }

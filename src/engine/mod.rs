@@ -67,6 +67,8 @@ pub enum Errand {
         /// The process that says so.
         process_id: u32,
     },
+    /// Tell the registry that the process of this connection is gone.
+    Unregister(ConnectionId),
     /// An engine asked for the node to drain.
     Drain,
 }
@@ -406,19 +408,25 @@ impl EngineHub {
             self.on_closed(id);
             self.connections.remove(&id);
             self.counters.process_deaths += 1;
-            self.broadcast(&|| Command::Gone { connection: id });
+            self.end(id);
         }
     }
 
+    /// Ends whatever a connection's process had, everywhere.
+    fn end(&mut self, id: ConnectionId) {
+        self.broadcast(&|| Command::Gone { connection: id });
+        self.errands.push_back(Errand::Unregister(id));
+    }
+
     /// `process_id` says that it lost connection `id` and uses nothing of it. Only that process is
-    /// believed, and only about a closed connection. Returns whether it was.
+    /// believed; its word may come before the end of the old socket does. Returns whether it was.
     pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
-        let believed = self.connections.get(&id).is_some_and(|connection| {
-            connection.process_id == process_id && connection.phase == Phase::Closed
-        });
+        let believed =
+            self.connections.get(&id).is_some_and(|connection| connection.process_id == process_id);
         if believed {
+            self.on_closed(id);
             self.connections.remove(&id);
-            self.broadcast(&|| Command::Gone { connection: id });
+            self.end(id);
         }
         believed
     }
