@@ -358,6 +358,7 @@ impl Core {
             figures: self.parts.shard.figures(),
             engine: self.parts.hub.counters(),
             turns: self.turns,
+            mail: self.parts.mail.peaks(),
             device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),
             namespaces: self.registry.namespaces().into_iter().collect(),

@@ -421,8 +421,9 @@ impl EngineHub {
     /// `process_id` says that it lost connection `id` and uses nothing of it. Only that process is
     /// believed; its word may come before the end of the old socket does. Returns whether it was.
     pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
-        let believed =
-            self.connections.get(&id).is_some_and(|connection| connection.process_id == process_id);
+        // Processes of pid namespaces that we cannot see all have number 0: none of them is believed.
+        let same = |connection: &Connection| connection.process_id == process_id && process_id != 0;
+        let believed = self.connections.get(&id).is_some_and(same);
         if believed {
             self.on_closed(id);
             self.connections.remove(&id);
