@@ -45,6 +45,7 @@ const _: () = assert!(size_of::<Group>() == 64);
 pub(super) struct Table {
     groups: Vec<Group>,
     fills: Vec<Fill>,
+    #[expect(clippy::vec_box, reason = "growing moves pointers, not rows")]
     chunks: Vec<Box<[Row; CHUNK_ROWS]>>,
     /// First of the rows that are free; they are linked like rows of a key.
     free: Option<RowIndex>,

@@ -125,7 +125,7 @@ impl Shard {
                     self.acquires.insert(tag, job);
                 }
                 None => {
-                    let _ = self.forget_waiters(tag, |index| {
+                    self.forget_waiters(tag, |index| {
                         blocks.push(refusal(index, BlockOutcome::Busy));
                     });
                     waiting = 0;
