@@ -360,3 +360,6 @@ impl Residents {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
