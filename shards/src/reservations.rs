@@ -122,3 +122,6 @@ impl Reservations {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -375,3 +375,6 @@ impl Residents {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
