@@ -289,6 +289,12 @@ impl Leases {
         finished.into_iter().for_each(|token| self.end(token, ended));
     }
 
+    /// Whether the connection has a share of any lease.
+    #[must_use]
+    pub fn has_share(&self, connection: ConnectionId) -> bool {
+        self.leases.values().any(|lease| lease.attachments.contains_key(&connection))
+    }
+
     /// Ends the holds whose time is over.
     pub fn on_time(&mut self, now: Moment, ended: &mut Vec<LeasedBlock>) {
         while let Some(&(expires, token)) = self.hold_expiries.keys().next() {

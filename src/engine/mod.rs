@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
-use orbitkv_shards::shard::{Command, Reply, Tag};
+use orbitkv_shards::shard::{Command, Outcome, Reply, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::answers::{self, PageKindNumber, RegisterAnswer};
 use orbitkv_wire::engine::requests::decode_request;
@@ -67,10 +67,22 @@ pub enum Errand {
         /// The process that says so.
         process_id: u32,
     },
+<<<<<<< HEAD
     /// Tell the registry that the process of this connection is gone.
     Unregister(ConnectionId),
+=======
+    /// Forget a closed connection: its process has nothing left under it.
+    Forget(ConnectionId),
+>>>>>>> scen-a
     /// An engine asked for the node to drain.
     Drain,
+}
+
+/// A closed connection whose shards are asked whether its process still has claims.
+struct Leaving {
+    connection: ConnectionId,
+    outstanding: u16,
+    claims: bool,
 }
 
 /// Counters and levels of the channel.
@@ -99,6 +111,7 @@ pub struct EngineHub {
     next_job: u64,
     deadlines: BTreeSet<(Moment, u64)>,
     errands: VecDeque<Errand>,
+    leaving: BTreeMap<u64, Leaving>,
     drains: Vec<(ConnectionId, u64)>,
     dirty: BTreeSet<ConnectionId>,
     draining: bool,
@@ -118,6 +131,7 @@ impl EngineHub {
             next_job: 1,
             deadlines: BTreeSet::new(),
             errands: VecDeque::new(),
+            leaving: BTreeMap::new(),
             drains: Vec::new(),
             dirty: BTreeSet::new(),
             draining: false,
@@ -178,9 +192,9 @@ impl EngineHub {
         self.work(id, now);
     }
 
-    /// Works on frames that have arrived but had to wait.
-    pub fn work(&mut self, id: ConnectionId, now: Moment) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+    /// Works on frames that have arrived but had to wait; whether there were any.
+    pub fn work(&mut self, id: ConnectionId, now: Moment) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
         let inbound = std::mem::take(&mut connection.inbound);
         let mut used = 0;
         while self.connections.get(&id).is_some_and(Connection::may_read) {
@@ -206,6 +220,7 @@ impl EngineHub {
                 Phase::Closing | Phase::Closed => {}
             }
         }
+        used > 0
     }
 
     fn on_frame(
@@ -259,6 +274,7 @@ impl EngineHub {
         }
         if let Some(connection) = self.connections.get_mut(&job.connection) {
             connection.requests.insert(job.request_id, number);
+            connection.owed_bytes += job.owed_bytes;
         }
         self.jobs.insert(number, job);
         let level = self.jobs.len() as u64;
@@ -273,6 +289,9 @@ impl EngineHub {
     /// A shard has answered a command of this hub.
     pub fn on_reply(&mut self, reply: Reply, now: Moment) {
         let number = reply.tag.number;
+        if let Outcome::Disconnected { claims } = reply.outcome {
+            return self.on_disconnected(number, claims);
+        }
         // Commands that nobody waits for (Cancel, Gone, ...) have no job.
         let Some(job) = self.jobs.get_mut(&number) else { return };
         match job.on_reply(reply) {
@@ -293,6 +312,7 @@ impl EngineHub {
         let Some(job) = self.jobs.remove(&tag.number) else { return };
         let Some(connection) = self.connections.get_mut(&job.connection) else { return };
         connection.requests.remove(&job.request_id);
+        connection.owed_bytes -= job.owed_bytes;
         let Collected::Registering(registered) = job.collected else {
             panic!("the registry answers registrations")
         };
@@ -334,6 +354,7 @@ impl EngineHub {
         }
         let Some(connection) = self.connections.get_mut(&job.connection) else { return };
         connection.requests.remove(&job.request_id);
+        connection.owed_bytes -= job.owed_bytes;
         let start = connection.outbound.len();
         job.finish(&mut connection.outbound);
         if job.ledgered {
@@ -399,7 +420,34 @@ impl EngineHub {
         let numbers: Vec<u64> = connection.requests.values().copied().collect();
         numbers.into_iter().for_each(|number| self.give_up(number, false));
         self.drains.retain(|&(connection, _)| connection != id);
-        self.broadcast(&|| Command::Disconnected { connection: id });
+        // Whatever it asked for has been sent before this, so the shards' answers are final: without
+        // claims now, it never has any again.
+        let number = self.next_job;
+        self.next_job += 1;
+        let shards = self.greeting.shards;
+        self.leaving.insert(number, Leaving { connection: id, outstanding: shards, claims: false });
+        let tag = self.tag(number);
+        let commands =
+            (0..shards).map(|shard| (ShardIndex(shard), tag, Command::Disconnected { connection: id }));
+        self.errands.push_back(Errand::Commands(commands.collect()));
+    }
+
+    fn on_disconnected(&mut self, number: u64, claims: bool) {
+        let leaving = self.leaving.get_mut(&number).expect("asked when the connection closed");
+        leaving.claims |= claims;
+        leaving.outstanding -= 1;
+        if leaving.outstanding > 0 {
+            return;
+        }
+        let leaving = self.leaving.remove(&number).expect("it was there");
+        if !leaving.claims {
+            self.errands.push_back(Errand::Forget(leaving.connection));
+        }
+    }
+
+    /// Forgets a closed connection without claims; whether it was still known.
+    pub fn forget(&mut self, id: ConnectionId) -> bool {
+        self.connections.remove(&id).is_some()
     }
 
     /// The process is gone, or says so itself: everything it had ends.
@@ -419,11 +467,19 @@ impl EngineHub {
     }
 
     /// `process_id` says that it lost connection `id` and uses nothing of it. Only that process is
+<<<<<<< HEAD
     /// believed; its word may come before the end of the old socket does. Returns whether it was.
     pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
         // Processes of pid namespaces that we cannot see all have number 0: none of them is believed.
         let same = |connection: &Connection| connection.process_id == process_id && process_id != 0;
         let believed = self.connections.get(&id).is_some_and(same);
+=======
+    /// believed. Its word may be faster than the end of the lost connection, which then ends here.
+    /// Returns whether it was believed.
+    pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
+        let known = self.connections.get(&id);
+        let believed = known.is_some_and(|connection| connection.process_id == process_id);
+>>>>>>> scen-a
         if believed {
             self.on_closed(id);
             self.connections.remove(&id);

@@ -7,9 +7,11 @@ use orbitkv_shards::shard::command::{Holder, Media};
 use orbitkv_shards::shard::{Command, Key, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::answers::{
-    self, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord, SlotRecord,
+    self, AttachedRecord, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord,
+    QueryAnswer, RegisterAnswer, ResidentRecord, SlotRecord,
 };
-use orbitkv_wire::engine::layout::Records;
+use orbitkv_wire::bounds::KEYS_PER_REQUEST_MAX;
+use orbitkv_wire::engine::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
     GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody, RegisterBody, Request,
     ReservationRecord, ReservationsBody, ReserveRecord,
@@ -120,6 +122,7 @@ impl EngineHub {
     ) -> Result<(), Refused> {
         let request_id = header.request_id;
         let shards = self.greeting.shards;
+        let owed_bytes = answer_bytes_max(&request);
         let (collected, parts): (Collected, Parts) = match request {
             Request::Hello(hello) => return self.hello(id, request_id, &hello),
             Request::Ping => return self.done(id, operation, request_id),
@@ -136,7 +139,7 @@ impl EngineHub {
                 return Ok(());
             }
             Request::Query(body, lists, hashes) => {
-                return self.query(id, header, &body, &lists, hashes, now);
+                return self.query(id, header, &body, &lists, hashes, owed_bytes, now);
             }
             Request::Reserve(body, records) => {
                 let namespace = self.namespace(id, body.namespace)?;
@@ -182,8 +185,7 @@ impl EngineHub {
             }
             Request::Release(body) => {
                 let token = LeaseToken(u128::from_le_bytes(body.lease));
-                let collected = Collected::Released { known: false, error: None };
-                (collected, everywhere(shards, || Command::Release { token, connection: id }))
+                (Collected::Released, everywhere(shards, || Command::Release { token, connection: id }))
             }
             Request::Evict(body, records) => {
                 let namespace = self.namespace(id, body.namespace)?;
@@ -216,6 +218,7 @@ impl EngineHub {
             request_id,
             operation,
             deadline: waits.then(|| deadline(header, now)),
+            owed_bytes,
             outstanding: 0,
             refused: None,
             ledgered,
@@ -312,6 +315,7 @@ impl EngineHub {
             request_id,
             operation: Operation::Register,
             deadline: None,
+            owed_bytes: RegisterAnswer::BYTES,
             outstanding: 1,
             refused: None,
             ledgered: false,
@@ -433,6 +437,7 @@ impl EngineHub {
         body: &PrefixBody,
         lists: &[ListRecord],
         hashes: Records<'_, HashRecord>,
+        owed_bytes: usize,
         now: Moment,
     ) -> Result<(), Refused> {
         let lease = if body.hold == 1 {
@@ -448,6 +453,7 @@ impl EngineHub {
             request_id: header.request_id,
             operation: Operation::Query,
             deadline: (header.deadline_ms > 0).then(|| deadline(header, now)),
+            owed_bytes,
             outstanding: 0,
             refused: None,
             ledgered: false,
@@ -503,6 +509,28 @@ impl EngineHub {
     fn new_token(&self) -> LeaseToken {
         let unique = u128::from(self.core.0) << 48 | u128::from(self.next_job);
         LeaseToken(u128::from(self.greeting.arena_generation.max(1)) << 64 | unique)
+    }
+}
+
+/// Bytes that the answer to a request may have, but for headers.
+fn answer_bytes_max(request: &Request<'_>) -> usize {
+    match request {
+        Request::Reserve(_, keys) => keys.len() * SlotRecord::BYTES,
+        Request::Query(_, _, hashes) => QueryAnswer::BYTES + hashes.len() * PlaceRecord::BYTES,
+        Request::Acquire(_, _, hashes) => hashes.len() * BlockRecord::BYTES,
+        Request::Attach(_) => KEYS_PER_REQUEST_MAX * AttachedRecord::BYTES,
+        // A listed block may live on both media.
+        Request::List(list) => 2 * list.limit as usize * ResidentRecord::BYTES,
+        Request::Commit(_, slots) | Request::Abort(_, slots) => slots.len() * OutcomeRecord::BYTES,
+        Request::Evict(_, keys) => keys.len() * OutcomeRecord::BYTES,
+        Request::Hello(_)
+        | Request::Ping
+        | Request::Register(..)
+        | Request::Release(_)
+        | Request::Cancel(_)
+        | Request::Clear(_)
+        | Request::Sync
+        | Request::Drain => 0,
     }
 }
 

@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Scenarios on the real binary: nodes, engines and faults as separate processes, observed from
+//! outside through the engine socket and the HTTP API.
+
+mod engine;
+mod harness;

@@ -190,7 +190,8 @@ impl Shard {
             Command::Disconnected { connection } => {
                 self.leases.on_disconnected(connection, &mut self.ended);
                 self.unpin_ended();
-                self.answer(tag, Outcome::Done);
+                let claims = self.reservations.has_any(connection) || self.leases.has_share(connection);
+                self.answer(tag, Outcome::Disconnected { claims });
             }
             Command::Gone { connection } => {
                 for reservation in self.reservations.take_all(connection) {
