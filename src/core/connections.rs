@@ -102,10 +102,13 @@ impl Core {
         match self.sockets.send(id, bytes, self.parts.arena.fd(), greeted) {
             Sent::All if phase == Phase::Closing => self.close(id),
             Sent::All => {
+                // Frames may have waited for room in the answers, whether or not reading was paused.
+                let worked = self.parts.hub.work(id, now);
                 let paused = self.sockets.get_mut(id).is_some_and(|stream| !stream.read_watched);
                 if paused {
-                    self.parts.hub.work(id, now);
                     self.watch_receive(id);
+                }
+                if worked || paused {
                     self.again.ring();
                 }
             }

@@ -67,13 +67,10 @@ pub enum Errand {
         /// The process that says so.
         process_id: u32,
     },
-<<<<<<< HEAD
     /// Tell the registry that the process of this connection is gone.
     Unregister(ConnectionId),
-=======
     /// Forget a closed connection: its process has nothing left under it.
     Forget(ConnectionId),
->>>>>>> scen-a
     /// An engine asked for the node to drain.
     Drain,
 }
@@ -447,7 +444,11 @@ impl EngineHub {
 
     /// Forgets a closed connection without claims; whether it was still known.
     pub fn forget(&mut self, id: ConnectionId) -> bool {
-        self.connections.remove(&id).is_some()
+        let forgotten = self.connections.remove(&id).is_some();
+        if forgotten {
+            self.errands.push_back(Errand::Unregister(id));
+        }
+        forgotten
     }
 
     /// The process is gone, or says so itself: everything it had ends.
@@ -467,19 +468,11 @@ impl EngineHub {
     }
 
     /// `process_id` says that it lost connection `id` and uses nothing of it. Only that process is
-<<<<<<< HEAD
     /// believed; its word may come before the end of the old socket does. Returns whether it was.
     pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
         // Processes of pid namespaces that we cannot see all have number 0: none of them is believed.
         let same = |connection: &Connection| connection.process_id == process_id && process_id != 0;
         let believed = self.connections.get(&id).is_some_and(same);
-=======
-    /// believed. Its word may be faster than the end of the lost connection, which then ends here.
-    /// Returns whether it was believed.
-    pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
-        let known = self.connections.get(&id);
-        let believed = known.is_some_and(|connection| connection.process_id == process_id);
->>>>>>> scen-a
         if believed {
             self.on_closed(id);
             self.connections.remove(&id);

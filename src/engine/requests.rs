@@ -6,11 +6,11 @@ use orbitkv_shards::reservations::ReservationId;
 use orbitkv_shards::shard::command::{Holder, Media};
 use orbitkv_shards::shard::{Command, Key, Tag};
 use orbitkv_shards::time::Moment;
+use orbitkv_wire::bounds::KEYS_PER_REQUEST_MAX;
 use orbitkv_wire::engine::answers::{
     self, AttachedRecord, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord,
     QueryAnswer, RegisterAnswer, ResidentRecord, SlotRecord,
 };
-use orbitkv_wire::bounds::KEYS_PER_REQUEST_MAX;
 use orbitkv_wire::engine::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
     GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody, RegisterBody, Request,
@@ -139,7 +139,7 @@ impl EngineHub {
                 return Ok(());
             }
             Request::Query(body, lists, hashes) => {
-                return self.query(id, header, &body, &lists, hashes, owed_bytes, now);
+                return self.query(id, header, (&body, &lists, hashes), owed_bytes, now);
             }
             Request::Reserve(body, records) => {
                 let namespace = self.namespace(id, body.namespace)?;
@@ -434,9 +434,7 @@ impl EngineHub {
         &mut self,
         id: ConnectionId,
         header: &Header,
-        body: &PrefixBody,
-        lists: &[ListRecord],
-        hashes: Records<'_, HashRecord>,
+        (body, lists, hashes): (&PrefixBody, &[ListRecord], Records<'_, HashRecord>),
         owed_bytes: usize,
         now: Moment,
     ) -> Result<(), Refused> {
@@ -447,7 +445,7 @@ impl EngineHub {
         };
         let prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
         let unexamined = PlaceRecord { place: Place::NotExamined as u8 };
-        let places = vec![unexamined; prefix.len()];
+        let places = vec![unexamined; prefix.blocks()];
         let job = Job {
             connection: id,
             request_id: header.request_id,

@@ -126,24 +126,8 @@ impl Shard {
         for block in held {
             self.unpin(block.copy);
         }
-<<<<<<< HEAD
-        if waiting > 0 {
-            match self.waiting.take(1) {
-                Some(permit) => {
-                    let job = AcquireJob { token: holder.token, remaining: waiting, _permit: permit };
-                    self.acquires.insert(tag, job);
-                }
-                None => {
-                    self.forget_waiters(tag, |index| {
-                        blocks.push(refusal(index, BlockOutcome::Busy));
-                    });
-                    waiting = 0;
-                }
-            }
-=======
         if let Some(permit) = permit.filter(|_| remaining > 0) {
             self.acquires.insert(tag, AcquireJob { token: holder.token, remaining, _permit: permit });
->>>>>>> shardtest
         }
         self.answer(tag, Outcome::Blocks { blocks, done: remaining == 0 });
     }
