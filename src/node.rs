@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use orbitkv_native::affinity;
 use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
 use orbitkv_native::device_thread::DeviceThread;
-use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError};
+use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError, Reach};
 use orbitkv_native::entropy;
 use orbitkv_native::ssd_device::SsdDevice;
 use orbitkv_native::ssd_file::{DataDirError, DataDirLock, SsdFile, SsdFileError};
@@ -134,7 +134,7 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64,
         slab_bytes: Slab::table_bytes(&slab),
         segment_log_bytes: log.unwrap_or(0),
-        ssd_ring_bytes: u64::from(SSD_DEPTH) * 1024,
+        ssd_ring_bytes: if settings.ssd_slice_bytes > 0 { u64::from(SSD_DEPTH) * 1024 } else { 0 },
         connection_bytes: Core::table_bytes() + BILLED_CONNECTIONS * Connection::table_bytes(),
         ledger_bytes: WAITING_MAX * 256,
         mailbox_bytes: Mail::table_bytes(participants) / settings.shards as u64,
@@ -184,7 +184,8 @@ impl Node {
                 log.geometry()?;
             }
         }
-        let listener = EngineSocket::bind(&settings.engine_socket)?;
+        let reach = if settings.engine_uids.len() > 1 { Reach::Others } else { Reach::OwnUser };
+        let listener = EngineSocket::bind(&settings.engine_socket, reach)?;
         let lock = settings.data_dir.as_ref().map(|directory| DataDirLock::acquire(directory)).transpose()?;
         let file = match &lock {
             Some(lock) if settings.ssd_slice_bytes > 0 => {

@@ -285,7 +285,9 @@ impl SsdRing {
         out.extend(self.finished.drain(..));
         self.assert_invariants();
         let seats = self.parts_in_flight < self.parts_in_flight_max;
-        Turn { more: !self.checksums.is_empty() || (seats && !self.queued.is_empty()) }
+        // A kernel short of memory takes fewer than it was offered, and no event tells when it would.
+        let refused = !self.ring.submission().is_empty();
+        Turn { more: refused || !self.checksums.is_empty() || (seats && !self.queued.is_empty()) }
     }
 
     /// Readable when the kernel has completed something; a turn drains it.

@@ -104,6 +104,12 @@ impl Reservations {
         ids.into_iter().map(|id| self.remove(id)).collect()
     }
 
+    /// Whether the connection has any.
+    #[must_use]
+    pub fn has_any(&self, connection: ConnectionId) -> bool {
+        self.live.values().any(|reservation| reservation.connection == connection)
+    }
+
     /// Reservations now.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -122,3 +128,6 @@ impl Reservations {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,13 +154,13 @@ pub struct EngineReport {
     pub reservations: u64,
     /// Leases not yet released.
     pub leases: u64,
-    /// Holds of queries, part of `leases`.
+    /// Holds of queries.
     pub holds: u64,
     /// Holds that ended by time, counter.
     pub holds_expired: u64,
     /// Acquires and Syncs that wait.
     pub waiting: u64,
-    /// Engine processes proved dead while they held something or were connected, counter.
+    /// Engine processes that ended, counter.
     pub process_deaths: u64,
     /// Extents of an earlier daemon that were refused, counter.
     pub stale_generation_rejections: u64,

@@ -75,9 +75,19 @@ struct Peer {
     rung: bool,
 }
 
+/// Most that ever waited in any lane of one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Letters.
+    pub requests: u64,
+    /// Answers, those that waited for a full lane included.
+    pub answers: u64,
+}
+
 /// One core's mail: its lanes to and from every other participant, and its doorbell.
 pub struct Mail {
     me: usize,
+    peaks: Peaks,
     peers: Vec<Option<Peer>>,
     wake: Wake,
 }
@@ -94,6 +104,7 @@ impl Mail {
             .enumerate()
             .map(|(me, wake)| Mail {
                 me,
+                peaks: Peaks::default(),
                 peers: (0..participants).map(|_| None).collect(),
                 wake: wake.clone(),
             })
@@ -133,6 +144,12 @@ impl Mail {
         self.peers.len()
     }
 
+    /// Most that ever waited in any of this participant's outgoing lanes.
+    #[must_use]
+    pub fn peaks(&self) -> Peaks {
+        self.peaks
+    }
+
     /// This participant's number.
     #[must_use]
     pub fn me(&self) -> usize {
@@ -160,6 +177,8 @@ impl Mail {
         match peer.requests_out.push(letter) {
             Ok(()) => {
                 peer.rung = true;
+                let waiting = LANE_LETTERS - peer.requests_out.slots();
+                self.peaks.requests = self.peaks.requests.max(waiting as u64);
                 Ok(())
             }
             Err(rtrb::PushError::Full(letter)) => Err(letter),
@@ -171,6 +190,8 @@ impl Mail {
         let peer = self.peers[to].as_mut().expect("nobody mails himself");
         peer.unsent.push_back(answer);
         peer.rung = true;
+        let waiting = LANE_LETTERS - peer.answers_out.slots() + peer.unsent.len();
+        self.peaks.answers = self.peaks.answers.max(waiting as u64);
     }
 
     /// Moves waiting answers and rings the doorbells of everybody who got something. Returns whether

@@ -13,6 +13,10 @@ use orbitkv_wire::namespace::GroupKind;
 /// Answer bytes that may wait for the engine to read them; above it, its requests wait too.
 pub const OUTBOUND_PAUSE_BYTES: usize = 1024 * 1024;
 
+/// Answer bytes that may wait or be owed; above it, further requests wait. A page of a List is a
+/// small question with a large answer: without this bound, 256 of them would be 100 MiB.
+pub const OWED_PAUSE_BYTES: usize = 2 * OUTBOUND_PAUSE_BYTES;
+
 /// Bytes of answers one connection's ledger keeps for repeated requests.
 const LEDGER_BYTES: usize = 256 * 1024;
 
@@ -72,6 +76,8 @@ pub struct Connection {
     pub inbound: Vec<u8>,
     /// Bytes to be sent.
     pub outbound: Vec<u8>,
+    /// Bytes that answers still to come may have.
+    pub owed_bytes: usize,
     /// Unanswered requests: request id to job number.
     pub requests: BTreeMap<u64, u64>,
     /// Answers that a repeated request gets again.
@@ -93,6 +99,7 @@ impl Connection {
             registered: Vec::new(),
             inbound: Vec::new(),
             outbound: Vec::new(),
+            owed_bytes: 0,
             requests: BTreeMap::new(),
             ledger: Ledger::new(ledger),
             in_flight_max: bounds::REQUESTS_IN_FLIGHT_MAX,
@@ -100,18 +107,21 @@ impl Connection {
     }
 
     /// Bytes one connection takes at most, for the memory bill: a frame coming in, answers going
-    /// out (paused above a bound, then one more per request in flight), and the ledger.
+    /// out (paused above a bound, what is owed included), and the ledger.
     #[must_use]
     pub fn table_bytes() -> u64 {
         let ledger = LedgerSettings { bytes_max: LEDGER_BYTES, ..LedgerSettings::default() };
-        (bounds::FRAME_BYTES_MAX + 2 * OUTBOUND_PAUSE_BYTES + Ledger::<u64>::table_bytes(&ledger)) as u64
+        (bounds::FRAME_BYTES_MAX + OWED_PAUSE_BYTES + Ledger::<u64>::table_bytes(&ledger)) as u64
     }
 
     /// Whether another request may be read now.
     #[must_use]
     pub fn may_read(&self) -> bool {
         match self.phase {
-            Phase::Greeting | Phase::Open => self.outbound.len() < OUTBOUND_PAUSE_BYTES,
+            Phase::Greeting | Phase::Open => {
+                self.outbound.len() < OUTBOUND_PAUSE_BYTES
+                    && self.outbound.len() + self.owed_bytes < OWED_PAUSE_BYTES
+            }
             Phase::Closing | Phase::Closed => false,
         }
     }

@@ -28,6 +28,8 @@ pub struct Job {
     pub operation: Operation,
     /// When it is given up.
     pub deadline: Option<Moment>,
+    /// Bytes its answer may have.
+    pub owed_bytes: usize,
     /// Parts not answered for the last time.
     pub outstanding: u32,
     /// Why it fails, once a part has failed; the others are still waited for.
@@ -73,13 +75,8 @@ pub enum Collected {
         /// Why not, if none has.
         error: Option<LeaseError>,
     },
-    /// Release: whether any shard knew the lease.
-    Released {
-        /// Whether any shard had a part of it.
-        known: bool,
-        /// Why not, if none had.
-        error: Option<LeaseError>,
-    },
+    /// Release.
+    Released,
     /// Clear.
     Cleared(ClearAnswer),
     /// List: a page of one shard.
@@ -172,11 +169,9 @@ impl Job {
                 *known = true;
                 blocks.extend(found);
             }
-            (Collected::Released { known, .. }, Outcome::Done) => *known = true,
-            (
-                Collected::Attached { error, .. } | Collected::Released { error, .. },
-                Outcome::LeaseRefused(why),
-            ) => {
+            // Ending what has ended is done already.
+            (Collected::Released, Outcome::Done | Outcome::LeaseRefused(_)) => {}
+            (Collected::Attached { error, .. }, Outcome::LeaseRefused(why)) => {
                 // A shard that has no part of the lease is no failure, as long as another one has.
                 *error = Some(match (*error, why) {
                     (Some(LeaseError::Foreign), _) => LeaseError::Foreign,
@@ -298,14 +293,7 @@ impl Job {
                     answers::append_answer(out, operation, id, pages.peek().is_some(), &body, page);
                 }
             }
-            Collected::Released { known, error } => {
-                if *known {
-                    answers::append_done(out, operation, id);
-                } else {
-                    let error = error.unwrap_or(LeaseError::Unknown);
-                    Refused::lease(error).append_to(out, operation, id);
-                }
-            }
+            Collected::Released => answers::append_done(out, operation, id),
             Collected::Cleared(answer) => {
                 answers::append_answer::<_, OutcomeRecord>(out, operation, id, false, answer, &[]);
             }

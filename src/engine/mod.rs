@@ -9,6 +9,7 @@ pub mod connection;
 pub mod job;
 pub mod prefix;
 pub mod refusal;
+mod registration;
 pub mod registry;
 mod requests;
 
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
-use orbitkv_shards::shard::{Command, Reply, Tag};
+use orbitkv_shards::shard::{Command, Outcome, Reply, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::answers::{self, PageKindNumber, RegisterAnswer};
 use orbitkv_wire::engine::requests::decode_request;
@@ -66,8 +67,19 @@ pub enum Errand {
         /// The process that says so.
         process_id: u32,
     },
+    /// Tell the registry that the process of this connection is gone.
+    Unregister(ConnectionId),
+    /// Forget a closed connection: its process has nothing left under it.
+    Forget(ConnectionId),
     /// An engine asked for the node to drain.
     Drain,
+}
+
+/// A closed connection whose shards are asked whether its process still has claims.
+struct Leaving {
+    connection: ConnectionId,
+    outstanding: u16,
+    claims: bool,
 }
 
 /// Counters and levels of the channel.
@@ -96,6 +108,7 @@ pub struct EngineHub {
     next_job: u64,
     deadlines: BTreeSet<(Moment, u64)>,
     errands: VecDeque<Errand>,
+    leaving: BTreeMap<u64, Leaving>,
     drains: Vec<(ConnectionId, u64)>,
     dirty: BTreeSet<ConnectionId>,
     draining: bool,
@@ -115,6 +128,7 @@ impl EngineHub {
             next_job: 1,
             deadlines: BTreeSet::new(),
             errands: VecDeque::new(),
+            leaving: BTreeMap::new(),
             drains: Vec::new(),
             dirty: BTreeSet::new(),
             draining: false,
@@ -175,9 +189,9 @@ impl EngineHub {
         self.work(id, now);
     }
 
-    /// Works on frames that have arrived but had to wait.
-    pub fn work(&mut self, id: ConnectionId, now: Moment) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+    /// Works on frames that have arrived but had to wait; whether there were any.
+    pub fn work(&mut self, id: ConnectionId, now: Moment) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
         let inbound = std::mem::take(&mut connection.inbound);
         let mut used = 0;
         while self.connections.get(&id).is_some_and(Connection::may_read) {
@@ -203,6 +217,7 @@ impl EngineHub {
                 Phase::Closing | Phase::Closed => {}
             }
         }
+        used > 0
     }
 
     fn on_frame(
@@ -256,6 +271,7 @@ impl EngineHub {
         }
         if let Some(connection) = self.connections.get_mut(&job.connection) {
             connection.requests.insert(job.request_id, number);
+            connection.owed_bytes += job.owed_bytes;
         }
         self.jobs.insert(number, job);
         let level = self.jobs.len() as u64;
@@ -270,6 +286,9 @@ impl EngineHub {
     /// A shard has answered a command of this hub.
     pub fn on_reply(&mut self, reply: Reply, now: Moment) {
         let number = reply.tag.number;
+        if let Outcome::Disconnected { claims } = reply.outcome {
+            return self.on_disconnected(number, claims);
+        }
         // Commands that nobody waits for (Cancel, Gone, ...) have no job.
         let Some(job) = self.jobs.get_mut(&number) else { return };
         match job.on_reply(reply) {
@@ -290,6 +309,7 @@ impl EngineHub {
         let Some(job) = self.jobs.remove(&tag.number) else { return };
         let Some(connection) = self.connections.get_mut(&job.connection) else { return };
         connection.requests.remove(&job.request_id);
+        connection.owed_bytes -= job.owed_bytes;
         let Collected::Registering(registered) = job.collected else {
             panic!("the registry answers registrations")
         };
@@ -331,6 +351,7 @@ impl EngineHub {
         }
         let Some(connection) = self.connections.get_mut(&job.connection) else { return };
         connection.requests.remove(&job.request_id);
+        connection.owed_bytes -= job.owed_bytes;
         let start = connection.outbound.len();
         job.finish(&mut connection.outbound);
         if job.ledgered {
@@ -396,7 +417,38 @@ impl EngineHub {
         let numbers: Vec<u64> = connection.requests.values().copied().collect();
         numbers.into_iter().for_each(|number| self.give_up(number, false));
         self.drains.retain(|&(connection, _)| connection != id);
-        self.broadcast(&|| Command::Disconnected { connection: id });
+        // Whatever it asked for has been sent before this, so the shards' answers are final: without
+        // claims now, it never has any again.
+        let number = self.next_job;
+        self.next_job += 1;
+        let shards = self.greeting.shards;
+        self.leaving.insert(number, Leaving { connection: id, outstanding: shards, claims: false });
+        let tag = self.tag(number);
+        let commands =
+            (0..shards).map(|shard| (ShardIndex(shard), tag, Command::Disconnected { connection: id }));
+        self.errands.push_back(Errand::Commands(commands.collect()));
+    }
+
+    fn on_disconnected(&mut self, number: u64, claims: bool) {
+        let leaving = self.leaving.get_mut(&number).expect("asked when the connection closed");
+        leaving.claims |= claims;
+        leaving.outstanding -= 1;
+        if leaving.outstanding > 0 {
+            return;
+        }
+        let leaving = self.leaving.remove(&number).expect("it was there");
+        if !leaving.claims {
+            self.errands.push_back(Errand::Forget(leaving.connection));
+        }
+    }
+
+    /// Forgets a closed connection without claims; whether it was still known.
+    pub fn forget(&mut self, id: ConnectionId) -> bool {
+        let forgotten = self.connections.remove(&id).is_some();
+        if forgotten {
+            self.errands.push_back(Errand::Unregister(id));
+        }
+        forgotten
     }
 
     /// The process is gone, or says so itself: everything it had ends.
@@ -405,19 +457,26 @@ impl EngineHub {
             self.on_closed(id);
             self.connections.remove(&id);
             self.counters.process_deaths += 1;
-            self.broadcast(&|| Command::Gone { connection: id });
+            self.end(id);
         }
     }
 
+    /// Ends whatever a connection's process had, everywhere.
+    fn end(&mut self, id: ConnectionId) {
+        self.broadcast(&|| Command::Gone { connection: id });
+        self.errands.push_back(Errand::Unregister(id));
+    }
+
     /// `process_id` says that it lost connection `id` and uses nothing of it. Only that process is
-    /// believed, and only about a closed connection. Returns whether it was.
+    /// believed; its word may come before the end of the old socket does. Returns whether it was.
     pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
-        let believed = self.connections.get(&id).is_some_and(|connection| {
-            connection.process_id == process_id && connection.phase == Phase::Closed
-        });
+        // Processes of pid namespaces that we cannot see all have number 0: none of them is believed.
+        let same = |connection: &Connection| connection.process_id == process_id && process_id != 0;
+        let believed = self.connections.get(&id).is_some_and(same);
         if believed {
+            self.on_closed(id);
             self.connections.remove(&id);
-            self.broadcast(&|| Command::Gone { connection: id });
+            self.end(id);
         }
         believed
     }

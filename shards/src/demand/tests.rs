@@ -247,6 +247,8 @@ proptest! {
                 let needed = demand.needed(index, boundary);
                 let blocks: Vec<u32> = needed.ranges().flatten().collect();
                 prop_assert_eq!(needed.blocks() as usize, blocks.len());
+                let ranges: Vec<_> = needed.ranges().collect();
+                prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", ranges);
                 prop_assert!((0..b).all(|block| needed.contains(block) == blocks.contains(&block)));
                 prop_assert_eq!(Some(blocks), oracle_needed(*kind, block_tokens, b));
             }

@@ -219,8 +219,13 @@ pub enum Outcome {
     LeaseRefused(LeaseError),
     /// Attach: this shard's blocks of the lease.
     Attached(Vec<Attached>),
-    /// Release, Cancel, Disconnected, Gone, Drain.
+    /// Release, Cancel, Gone, Drain.
     Done,
+    /// Disconnected: whether the connection's process still has slots or leases here.
+    Disconnected {
+        /// It does, until it is gone.
+        claims: bool,
+    },
     /// Evict.
     Evicted(Vec<(u32, EvictOutcome)>),
     /// Clear.

@@ -87,7 +87,7 @@ pub struct Shard {
     reserved: Pool,
     waiting: Pool,
     acquires: BTreeMap<Tag, recover::AcquireJob>,
-    fills: HashMap<CopyId, recover::Fill>,
+    fills: BTreeMap<CopyId, recover::Fill>,
     fill_queue: VecDeque<CopyId>,
     write_queue: VecDeque<(EntryRef, u64)>,
     write_backs: BTreeSet<u64>,
@@ -125,7 +125,7 @@ impl Shard {
             reserved: Pool::new("reserved bytes", settings.reserved_bytes_max),
             waiting: Pool::new("waiting commands", settings.waiting_max),
             acquires: BTreeMap::new(),
-            fills: HashMap::new(),
+            fills: BTreeMap::new(),
             fill_queue: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
@@ -190,7 +190,8 @@ impl Shard {
             Command::Disconnected { connection } => {
                 self.leases.on_disconnected(connection, &mut self.ended);
                 self.unpin_ended();
-                self.answer(tag, Outcome::Done);
+                let claims = self.reservations.has_any(connection) || self.leases.has_share(connection);
+                self.answer(tag, Outcome::Disconnected { claims });
             }
             Command::Gone { connection } => {
                 for reservation in self.reservations.take_all(connection) {

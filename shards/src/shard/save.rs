@@ -1,6 +1,6 @@
 //! The save path: Reserve, Commit, Abort, and the eviction that makes room for them.
 
-use orbitkv_wire::engine::answers::{CommitOutcome, SlotOutcome, SlotRecord};
+use orbitkv_wire::engine::answers::{CommitOutcome, Place, SlotOutcome, SlotRecord};
 use orbitkv_wire::identity::{Medium, NamespaceDigest};
 
 use super::{Key, Outcome, Shard, Tag};
@@ -61,12 +61,16 @@ impl Shard {
             offset,
             bytes: 0,
         };
-        if let Some(id) = self.residents.find(key.hash, &state_key) {
+        let found = self.residents.find(key.hash, &state_key);
+        if let Some(id) = found {
             self.touch(id);
+        }
+        if found.is_some_and(|id| self.place(id) != Place::None) {
             self.counters.saves_present += 1;
             return refused(SlotOutcome::Present, 0);
         }
-        if !race && self.reservations.is_being_saved(&state_key) {
+        // An entry that shows nothing yet: its only bytes are still on their way to a medium.
+        if !race && (found.is_some() || self.reservations.is_being_saved(&state_key)) {
             self.counters.saves_being_saved += 1;
             return refused(SlotOutcome::BeingSaved, 0);
         }

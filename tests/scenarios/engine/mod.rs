@@ -1,1 +1,14 @@
-//! The engine channel: bad input, contention and death of engines.
+//! The engine channel: bad input, contention, limits and the death of engines and of the node.
+
+mod claims;
+mod deadlines;
+mod death;
+mod frames;
+mod limits;
+mod load;
+mod races;
+mod registrations;
+mod repeats;
+mod restart;
+mod shards;
+mod users;

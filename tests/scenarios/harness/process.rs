@@ -2,7 +2,7 @@
 //! node whenever somebody connects to it, and carries bytes and descriptors in both directions. The node
 //! sees that process as its engine, and the test can stop and kill it, while every byte is still the test's.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use orbitkv_native::engine_socket::{recv_with_fds, send_with_fds};
 use rustix::process::{Pid, Signal, kill_process};
@@ -77,6 +78,11 @@ impl EngineProcess {
         kill_process(pid, signal).expect("our child has not been reaped");
     }
 
+    /// Breaks all connections of the process, which lives on.
+    pub fn cut(&mut self) {
+        self.child.stdin.as_mut().expect("piped").write_all(b"c").expect("the process reads");
+    }
+
     /// SIGKILL, and waits.
     pub fn kill(&mut self) {
         self.child.kill().expect("our child");
@@ -93,9 +99,13 @@ impl Drop for EngineProcess {
 
 /// What the process does until its parent is gone.
 fn carry(node: &Path, listen: &Path) -> ! {
-    std::thread::spawn(|| {
-        // The parent never writes: this ends when it does.
-        let _ = std::io::stdin().read(&mut [0]);
+    let carried = Arc::new(Mutex::new(Vec::<UnixStream>::new()));
+    let to_cut = carried.clone();
+    std::thread::spawn(move || {
+        // A byte cuts the connections; the end of the stream is the end of the parent.
+        while let Ok(1..) = std::io::stdin().read(&mut [0]) {
+            to_cut.lock().unwrap().drain(..).for_each(|stream| _ = stream.shutdown(Shutdown::Both));
+        }
         std::process::exit(0);
     });
     // The name appears once it listens.
@@ -108,6 +118,7 @@ fn carry(node: &Path, listen: &Path) -> ! {
         let Ok(far) = UnixStream::connect(node) else { continue };
         let ends = (near.try_clone(), far.try_clone());
         let (Ok(near_again), Ok(far_again)) = ends else { continue };
+        carried.lock().unwrap().extend(far.try_clone());
         std::thread::spawn(move || pump(&near, &far));
         std::thread::spawn(move || pump(&far_again, &near_again));
     }
