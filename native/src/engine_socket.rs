@@ -2,6 +2,7 @@
 //! identity, and descriptors that travel with bytes.
 
 use crate::ssd_file::{LockFileError, lock_file};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -176,6 +177,11 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
     let probe = stream_socket().map_err(errno("making a socket to probe"))?;
     match connect(&probe, &address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(system("removing stale engine socket")),
+        // A killed node's listener may outlive it for a moment: a ring that polled it holds it until the
+        // kernel has taken the ring down.
+        Ok(()) if peer_is_dead(probe.as_fd()) => {
+            fs::remove_file(path).map_err(system("removing stale engine socket"))
+        }
         // A full backlog (AGAIN) is somebody, too.
         Ok(()) | Err(Errno::AGAIN) => {
             let holder = peer_credentials(probe.as_fd()).ok().map(|peer| peer.pid).filter(|&pid| pid != 0);
@@ -241,6 +247,18 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: a fresh descriptor that the kernel has just made for us (close-on-exec) and that
     // nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether the process at the other end is proved dead. A kernel that cannot tell proves nothing.
+fn peer_is_dead(socket: BorrowedFd<'_>) -> bool {
+    match peer_pidfd(socket) {
+        Ok(process) => {
+            let mut ended = [PollFd::new(&process, PollFlags::IN)];
+            poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+        }
+        // Reaped already, on kernels that keep no record of it.
+        Err(error) => matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)),
+    }
 }
 
 /// Sends bytes, and with the first of them the descriptors (at most [`MESSAGE_FDS_MAX`]).
