@@ -74,7 +74,7 @@ impl Shard {
             self.counters.saves_being_saved += 1;
             return refused(SlotOutcome::BeingSaved, 0);
         }
-        let limit_bytes = self.slab.largest_slot_bytes();
+        let limit_bytes = self.largest_block_bytes();
         if bytes > limit_bytes {
             self.counters.saves_too_large += 1;
             return refused(SlotOutcome::TooLarge, limit_bytes);
@@ -101,6 +101,14 @@ impl Shard {
                 refused(SlotOutcome::TooLarge, limit_bytes)
             }
         }
+    }
+
+    /// The largest block that can be saved and acquired: one connection may neither reserve nor lease more,
+    /// so that what is larger would be busy for ever.
+    fn largest_block_bytes(&self) -> u64 {
+        let settings = &self.settings;
+        let share = settings.reserved_bytes_max.min(settings.leases.bytes_per_connection_max);
+        self.slab.largest_slot_bytes().min(share)
     }
 
     pub(super) fn commit(

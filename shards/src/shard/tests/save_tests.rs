@@ -55,12 +55,13 @@ fn only_the_owner_ends_a_reservation_and_only_once() {
 }
 
 #[test]
-fn a_save_larger_than_the_slice_is_told_the_limit() {
+fn a_save_larger_than_can_ever_be_leased_is_told_the_limit() {
     let mut rig = Rig::small();
-    let slot = rig.reserve(1, 1, 5 * 1024 * KIB);
-    assert_eq!((slot.outcome, slot.offset), (TOO_LARGE, 4 * 1024 * KIB));
-    assert_eq!(rig.reserve(1, 2, u64::MAX).outcome, TOO_LARGE);
-    assert_eq!(rig.reserve(1, 3, 4 * 1024 * KIB).outcome, SLOT, "the limit itself fits");
+    for bytes in [2 * 1024 * KIB + 1, 5 * 1024 * KIB, u64::MAX] {
+        let slot = rig.reserve(1, 1, bytes);
+        assert_eq!((slot.outcome, slot.offset), (TOO_LARGE, 2 * 1024 * KIB), "half of the slice");
+    }
+    assert_eq!(rig.reserve(1, 3, 2 * 1024 * KIB).outcome, SLOT, "the limit itself fits");
 }
 
 #[test]
