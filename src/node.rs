@@ -81,7 +81,8 @@ pub enum BootError {
     Socket(#[from] EngineSocketError),
     /// A core's reactor.
     #[error(
-        "core {core} cannot start: {source}; check `sysctl kernel.io_uring_disabled` (0 allows io_uring) and RLIMIT_MEMLOCK"
+        "core {core} cannot start: {source}; check `sysctl kernel.io_uring_disabled` (0 allows io_uring), the container's \
+         seccomp profile, and RLIMIT_MEMLOCK"
     )]
     Core {
         /// The core.

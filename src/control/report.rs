@@ -117,7 +117,8 @@ pub enum SsdState {
     Off,
     /// Serving.
     On,
-    /// No longer written; residents on it are served while they can be read.
+    /// In trouble. But for a deleted file it is no longer written; residents on it are served while they can
+    /// be read.
     Degraded {
         /// What kind of trouble it is: decides the remedy.
         fault: SsdFault,
