@@ -34,9 +34,7 @@ fn status_shows_the_node_its_tiers_and_its_work() {
     assert_eq!(page["shards"][0]["residents"]["ssd"].as_u64(), Some(48));
     assert_eq!(page["identity"]["node_id"], "scenario");
     let (code, names, words) = super::doctor(&node);
-    assert_eq!(code, Some(0), "{words}");
-    // A machine without huge pages for shared memory, or with other work on its cores, is worth a word.
-    assert!(names.iter().all(|name| ["small-pages", "stalls"].contains(&name.as_str())), "{words}");
+    assert!(code == Some(0) && names.is_empty(), "{words}");
 }
 
 #[test]
@@ -58,7 +56,7 @@ fn sync_gives_the_fence_that_covers_what_was_saved() {
 fn namespaces_names_the_model_behind_each() {
     let node = Node::start();
     let said = orbitkv(&["namespaces", "--http", node.http()]);
-    assert!(said.code == Some(0) && said.stdout.contains("no engine has connected yet"), "{said:#?}");
+    assert!(said.code == Some(0) && said.stdout.contains("no engine is connected"), "{said:#?}");
     let _saver = Saver::connect(&node.socket(), "a");
     let said = orbitkv(&["namespaces", "--http", node.http()]);
     for part in ["model-a", "r1", "bf16", "scenario 1", "orbitkv:v2:"] {

@@ -28,7 +28,8 @@ fn ticks_over(node: &Node, time: Duration) -> u64 {
 fn replay(node: &Node) -> Value {
     let socket = node.socket();
     let socket = socket.to_str().expect("text");
-    let said = orbitkv(&["replay", "--generate", "160", "--engines", "2", "--socket", socket, "--json"]);
+    let said =
+        orbitkv(&["replay", "--generate", "160", "--block-bytes", "256kib", "--socket", socket, "--json"]);
     assert_eq!(said.code, Some(0), "{said:#?}");
     let report: Value =
         serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:#?}"));

@@ -66,7 +66,7 @@ fn each_setting_out_of_its_bound_says_setting_value_bound_and_remedy() {
         (&["--node-id", ""], &["--node-id", "1 to 64 bytes"]),
         (&["--dram", "1mib"], &["--dram 1mib", "at least 64mib", "raise --dram to 64mib"]),
         (&["--dram", "lots"], &["--dram", "lots", "8gb, 512kib or 65536"]),
-        (&["--dram", "-1"], &["--dram"]),
+        (&["--dram=-1"], &["--dram", "-1"]),
         (&["--dram", "99999999999tib"], &["--dram", "too large"]),
         (
             &["--dram", "64mib", "--ssd", "1mib"],
