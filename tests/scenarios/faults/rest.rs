@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{keys, orbitkv, save_through};
 use crate::harness::saver::Saver;
-use crate::harness::{Node, NodeOrder};
+use crate::harness::{Node, NodeOrder, eventually};
 
 /// CPU time of a node so far, in clock ticks of 10 ms.
 fn ticks(node: &Node) -> u64 {
@@ -114,8 +114,10 @@ fn a_spinning_node_serves_the_same_bytes_and_takes_its_core() {
         .argument("--layout=shared")
         .start();
     replay(&node);
-    let taken = ticks_over(&node, Duration::from_secs(1));
-    assert!(taken >= 20, "{taken} ticks of 10 ms in 1 s: it does not spin");
+    // A fifth of a core: others may be on it as well. A parked node takes a hundredth.
+    eventually("a spinning node takes its core", || {
+        (ticks_over(&node, Duration::from_secs(1)) >= 20).then_some(())
+    });
     // It answers HTTP, and ends, beside its spinning core.
     assert_eq!(orbitkv(&["status", "--http", node.http()]).code, Some(0));
     assert_eq!(node.terminate().code(), Some(0));
