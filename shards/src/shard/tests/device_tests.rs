@@ -116,7 +116,8 @@ fn a_block_that_cannot_be_written_stays_in_dram_and_is_readable() {
 #[test]
 fn sixteen_failed_writes_turn_the_tier_off_and_saves_go_on() {
     let mut rig = turned_off();
-    assert_eq!(rig.counters().ssd_write_errors, 16);
+    let errors = rig.counters().ssd_write_errors;
+    assert!((16..20).contains(&errors), "sixteen, and what was in flight by then: {errors}");
     assert_eq!(off_reason(&rig).as_deref(), Some("16 writes in a row failed"));
     let Outcome::Synced(_) = rig.call(Command::Sync) else { panic!("nothing to wait for") };
     for number in 6..200 {
