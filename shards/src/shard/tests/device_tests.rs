@@ -2,6 +2,7 @@
 
 use orbitkv_wire::engine::answers::{BlockOutcome, EvictOutcome, Place, SlotOutcome};
 
+use super::super::tiers::Purpose;
 use super::super::{Command, OrderKind, Outcome};
 use super::rig::{BOTH, DRAM, Fault, KIB, Rig, SSD, holder, settings};
 
@@ -325,6 +326,28 @@ fn hot_blocks_outlive_the_segments_they_were_written_to() {
     rig.settle();
     let (blocks, _) = rig.blocks(tag);
     assert!(rig.holds(blocks[0].offset, BLOCK, 0));
+}
+
+#[test]
+fn a_move_that_succeeds_ends_the_row_of_failures() {
+    let mut rig = Rig::small();
+    for number in 0..200 {
+        rig.save(number, BLOCK);
+        rig.reserve(2, 0, BLOCK);
+        while rig.start_one() {
+            let flight = rig.flights.pop().expect("just started");
+            let is_move = matches!(rig.shard.transfers[&flight.order.id], Purpose::Move { .. });
+            rig.flights.push(flight);
+            if is_move {
+                rig.shard.failures_in_a_row = 15;
+            }
+            rig.complete(rig.flights.len() - 1, Fault::None);
+            if is_move {
+                assert_eq!(rig.shard.failures_in_a_row, 0);
+            }
+        }
+    }
+    assert!(rig.counters().ssd_moves > 1);
 }
 
 #[test]
