@@ -30,6 +30,9 @@ pub const ROW_BYTES_PLANNED: u64 = 64;
 /// Rows a table is planned for at a full budget: enough that a half-filled chunk is a small share.
 const TABLE_ROWS_PLANNED: u64 = 2_048;
 
+/// Keys looked up together.
+const LOOKUP_BATCH_KEYS: usize = 128;
+
 /// Bounds of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexSettings {
@@ -276,11 +279,33 @@ impl Partition {
     /// If `out` is shorter than `keys`.
     pub fn lookup(&self, keys: &[(StateKey, KeyHash)], out: &mut [Replicas]) {
         assert!(out.len() >= keys.len(), "every key has its place");
-        for ((key, hash), replicas) in keys.iter().zip(out) {
+        for (keys, out) in keys.chunks(LOOKUP_BATCH_KEYS).zip(out.chunks_mut(LOOKUP_BATCH_KEYS)) {
+            self.lookup_batch(keys, out);
+        }
+    }
+
+    /// Step by step over the whole batch, so that the memory each key waits for is waited for together:
+    /// first the groups, then the rows' lines, then the comparison.
+    fn lookup_batch(&self, keys: &[(StateKey, KeyHash)], out: &mut [Replicas]) {
+        let mut likely = [None; LOOKUP_BATCH_KEYS];
+        for ((_, hash), likely) in keys.iter().zip(&mut likely) {
+            let (index, bits) = self.place(*hash);
+            *likely = self.tables[index].likely(bits);
+        }
+        // Nothing is done with what is read here: the reads themselves are the purpose.
+        let mut touched = 0;
+        for (&(_, hash), likely) in keys.iter().zip(likely) {
+            if let Some(row) = likely {
+                touched ^= self.tables[self.place(hash).0].row(row).view().0;
+            }
+        }
+        std::hint::black_box(touched);
+        for (((key, hash), replicas), likely) in keys.iter().zip(out).zip(likely) {
             replicas.clear();
             let (index, bits) = self.place(*hash);
             let table = &self.tables[index];
-            let mut next = table.find(bits, |row| row.is_of(key));
+            let found = likely.filter(|&row| table.row(row).is_of(key));
+            let mut next = found.or_else(|| table.find(bits, |row| row.is_of(key)));
             while let Some(at) = next {
                 let row = table.row(at);
                 if self.views.state(row.view()) == ViewState::Active {

@@ -82,18 +82,40 @@ impl Table {
         }
         let mut group = self.home(hash);
         for _ in 0..self.groups.len() {
-            let Fill { used, passed } = self.fills[group];
-            for (slot, entry) in self.groups[group].slots[..usize::from(used)].iter().enumerate() {
-                if entry.hash == hash && is_key(self.row(RowIndex(entry.row))) {
+            let mut matches = self.matches(group, hash);
+            while matches != 0 {
+                let slot = matches.trailing_zeros() as usize;
+                if is_key(self.row(RowIndex(self.groups[group].slots[slot].row))) {
                     return Some((group, slot));
                 }
+                matches &= matches - 1;
             }
-            if passed == 0 {
+            if self.fills[group].passed == 0 {
                 return None;
             }
             group = if group + 1 == self.groups.len() { 0 } else { group + 1 };
         }
         None
+    }
+
+    /// Slots of a group with these hash bits, as a mask: without a branch on what is there.
+    fn matches(&self, group: usize, hash: u16) -> u32 {
+        let slots = &self.groups[group].slots;
+        let mut matches = 0;
+        for (slot, entry) in slots.iter().enumerate() {
+            matches |= u32::from(entry.hash == hash) << slot;
+        }
+        matches & ((1 << self.fills[group].used) - 1)
+    }
+
+    /// The row that is most likely the first of a key with these hash bits, to be checked.
+    pub fn likely(&self, hash: u16) -> Option<RowIndex> {
+        if self.groups.is_empty() {
+            return None;
+        }
+        let group = self.home(hash);
+        let matches = self.matches(group, hash);
+        (matches != 0).then(|| RowIndex(self.groups[group].slots[matches.trailing_zeros() as usize].row))
     }
 
     /// Adds a row; `after` is the key's first row, if it has one.

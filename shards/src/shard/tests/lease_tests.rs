@@ -128,7 +128,7 @@ fn an_arena_full_of_leases_is_busy_and_recovers() {
 
 #[test]
 fn an_acquire_that_finds_no_slot_is_busy_and_recovers() {
-    let mut rig = Rig::small();
+    let mut rig = Rig::new(settings(2, 12 * 1024 * KIB));
     rig.save_to_ssd(200, 64 * KIB);
     for number in 0..64 {
         rig.save(number, 64 * KIB);
@@ -167,7 +167,7 @@ fn one_connection_leases_half_of_the_slice_and_the_tail_is_refused() {
 
 #[test]
 fn a_fill_evicts_blocks_outside_its_own_prefix_first() {
-    let mut rig = Rig::small();
+    let mut rig = Rig::new(settings(2, 12 * 1024 * KIB));
     rig.save_to_ssd(200, 64 * KIB);
     // The head of the prefix is the least recently used block of a full slice.
     for number in 0..64 {
