@@ -134,7 +134,7 @@ fn step_of(
         }
     }
     // So that the keys are saved anew some day, and the next node has them to save as well.
-    if keys[0] % 64 == 0 {
+    if keys[0].is_multiple_of(64) {
         let evicted: Vec<_> = keys[..8].iter().map(|&key| (block(key), GROUP)).collect();
         client.evict(namespace, &evicted, orbitkv::client::Media::ALL, wait)?;
     }
