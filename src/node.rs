@@ -1,5 +1,6 @@
 //! Boot: from settings to running cores, refusing before anything is allocated, and back down again.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,6 +32,7 @@ use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
 use crate::core::{Core, CoreParts};
 use crate::engine::{Connection, EngineHub, Greeting};
+use crate::exit::Exit;
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
 /// Operations that one shard's device may have in flight.
@@ -188,13 +190,6 @@ impl Node {
         let reach = if settings.engine_uids.len() > 1 { Reach::Others } else { Reach::OwnUser };
         let listener = EngineSocket::bind(&settings.engine_socket, reach)?;
         let lock = settings.data_dir.as_ref().map(|directory| DataDirLock::acquire(directory)).transpose()?;
-        let file = match &lock {
-            Some(lock) if settings.ssd_slice_bytes > 0 => {
-                let bytes = settings.ssd_slice_bytes * u64::from(settings.shards);
-                Some(SsdFile::create(lock, SSD_FILE, bytes)?)
-            }
-            _ => None,
-        };
         let preference = match settings.arena_pages {
             ArenaPages::Auto => PagePreference::Auto,
             ArenaPages::Hugetlb => PagePreference::HugeTlb,
@@ -203,6 +198,14 @@ impl Node {
         };
         let bytes = settings.dram_slice_bytes * u64::from(settings.shards);
         let (arena, report) = Arena::create(bytes, preference)?;
+        // After the arena: what can still be refused leaves no large file behind.
+        let file = match &lock {
+            Some(lock) if settings.ssd_slice_bytes > 0 => {
+                let file_bytes = settings.ssd_slice_bytes * u64::from(settings.shards);
+                Some(SsdFile::create(lock, SSD_FILE, file_bytes)?)
+            }
+            _ => None,
+        };
         let greeting = Greeting {
             arena_generation: entropy::random_u64().max(1),
             arena_bytes: bytes,
@@ -303,9 +306,10 @@ impl Seat {
         let thread = std::thread::Builder::new()
             .name(name)
             .spawn(move || {
-                let ready = &ready;
+                let (ready, serves) = (&ready, &Cell::new(false));
                 let outcome = crate::core::run(move || match self.build() {
                     Ok(core) => {
+                        serves.set(true);
                         let _ = ready.send(Ok(()));
                         Ok(core)
                     }
@@ -316,7 +320,12 @@ impl Seat {
                     }
                 });
                 if let Err(source) = &outcome {
-                    // Before the core was built: the reactor itself failed.
+                    if serves.get() {
+                        // No half-alive node goes on without one of its cores.
+                        tracing::error!(core = index, %source, "a core's reactor failed: the node ends");
+                        std::process::exit(Exit::Environment as i32);
+                    }
+                    // Unless `build` has told why already: the reactor itself could not be made.
                     let source = io::Error::new(source.kind(), source.to_string());
                     let _ = ready.try_send(Err(BootError::Core { core: index, source }));
                 }

@@ -7,22 +7,28 @@ use orbitkv_shards::time::Moment;
 use tracing::{info, warn};
 
 use super::mail::Letter;
-use super::sockets::{Rejected, Sent, accept};
-use super::{ACCEPTS_PER_TURN, Core, Interest, Life, Next, Ready, Watch, watch};
+use super::sockets::{Accepted, Sent, accept};
+use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Core, Interest, Life, Next, Ready, Watch, watch};
 use crate::engine::{Connection, EngineStream, Phase};
 
 impl Core {
-    pub(super) fn accept_some(&mut self) -> Next {
+    pub(super) fn accept_some(&mut self, now: Moment) -> Next {
         let Some(listener) = &self.parts.listener else { return Next::Stop };
         let mut accepted = Vec::new();
         for _ in 0..ACCEPTS_PER_TURN {
             match accept(listener, &self.parts.engine_uids) {
-                None => break,
-                Some(Ok(stream)) => accepted.push(stream),
-                Some(Err(Rejected::User(uid))) => {
+                Accepted::Nobody => break,
+                Accepted::Engine(stream) => accepted.push(stream),
+                Accepted::OtherUser(uid) => {
                     warn!(uid, "engine of another user turned away: admit it with --engine-uid");
                 }
-                Some(Err(Rejected::Unknown(error))) => warn!(%error, "engine turned away"),
+                Accepted::Unknown(error) => warn!(%error, "engine turned away"),
+                Accepted::Exhausted(error) => {
+                    // Whoever waits stays readable: look again later, not at once for ever.
+                    warn!(%error, "no engine can be accepted for now; raise `ulimit -n` if this stays");
+                    self.accept_again_at = Some(now + ACCEPT_PAUSE);
+                    break;
+                }
             }
         }
         for stream in accepted {
@@ -38,7 +44,19 @@ impl Core {
                 self.serve(*stream);
             }
         }
-        Next::Again
+        if self.accept_again_at.is_some() { Next::Stop } else { Next::Again }
+    }
+
+    /// Accepts again after a pause.
+    pub(super) fn resume_accepting(&mut self, now: Moment) {
+        if self.accept_again_at.is_some_and(|at| at <= now) {
+            self.accept_again_at = None;
+            let Some(listener) = &self.parts.listener else { return };
+            match watch(listener.listener().as_fd(), Ready::Listener) {
+                Ok(watch) => self.watches.push(watch),
+                Err(_) => self.accept_again_at = Some(now + ACCEPT_PAUSE),
+            }
+        }
     }
 
     pub(super) fn serve(&mut self, stream: EngineStream) {

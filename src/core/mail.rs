@@ -87,6 +87,7 @@ pub struct Peaks {
 /// One core's mail: its lanes to and from every other participant, and its doorbell.
 pub struct Mail {
     me: usize,
+    next_sender: usize,
     peaks: Peaks,
     peers: Vec<Option<Peer>>,
     wake: Wake,
@@ -104,6 +105,7 @@ impl Mail {
             .enumerate()
             .map(|(me, wake)| Mail {
                 me,
+                next_sender: 0,
                 peaks: Peaks::default(),
                 peers: (0..participants).map(|_| None).collect(),
                 wake: wake.clone(),
@@ -213,10 +215,18 @@ impl Mail {
         waiting
     }
 
-    /// The next request, and who sent it.
+    /// The next request, and who sent it: in turn from each, so that nobody starves the others.
     pub fn receive(&mut self) -> Option<(usize, Letter)> {
-        let peers = self.peers.iter_mut().enumerate();
-        peers.filter_map(|(from, peer)| Some((from, peer.as_mut()?.requests_in.pop().ok()?))).next()
+        let participants = self.peers.len();
+        for step in 0..participants {
+            let from = (self.next_sender + step) % participants;
+            let letter = self.peers[from].as_mut().and_then(|peer| peer.requests_in.pop().ok());
+            if let Some(letter) = letter {
+                self.next_sender = (from + 1) % participants;
+                return Some((from, letter));
+            }
+        }
+        None
     }
 
     /// The next answer.
@@ -242,6 +252,19 @@ mod tests {
         assert!(matches!(second.receive(), Some((0, Letter::Drain))));
         assert!(matches!(second.receive(), Some((0, Letter::Stop))));
         assert!(second.receive().is_none());
+    }
+
+    #[test]
+    fn a_busy_sender_does_not_starve_the_others() {
+        let mut mails = Mail::mesh(3).unwrap();
+        let (mut third, mut second, mut first) = (mails.remove(2), mails.remove(1), mails.remove(0));
+        for _ in 0..10 {
+            first.send(1, Letter::Drain).unwrap();
+        }
+        third.send(1, Letter::Stop).unwrap();
+        let senders: Vec<usize> = std::iter::from_fn(|| second.receive()).map(|(from, _)| from).collect();
+        assert_eq!(&senders[..3], &[0, 2, 0]);
+        assert_eq!(senders.len(), 11);
     }
 
     #[test]
