@@ -2,7 +2,6 @@
 //! identity, and descriptors that travel with bytes.
 
 use crate::ssd_file::{LockFileError, lock_file};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -177,10 +176,10 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
     let probe = stream_socket().map_err(errno("making a socket to probe"))?;
     match connect(&probe, &address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(system("removing stale engine socket")),
-        // A killed node's listener may outlive it for a moment: a ring that polled it holds it until the
-        // kernel has taken the ring down.
-        Ok(()) if peer_is_dead(probe.as_fd()) => {
-            fs::remove_file(path).map_err(system("removing stale engine socket"))
+        // The kernel takes a killed node's rings apart after the process is gone, and its listener
+        // with them: what still answers for a moment may be nobody.
+        Ok(()) if peer_is_gone(&probe) => {
+            fs::remove_file(path).map_err(system("removing engine socket of a dead node"))
         }
         // A full backlog (AGAIN) is somebody, too.
         Ok(()) | Err(Errno::AGAIN) => {
@@ -188,6 +187,15 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
             Err(EngineSocketError::InUse { path: path.to_owned(), holder })
         }
         Err(other) => Err(errno("probing engine socket")(other)),
+    }
+}
+
+/// Whether the process that listens at the other end has ended.
+fn peer_is_gone(probe: &OwnedFd) -> bool {
+    match peer_pidfd(probe.as_fd()) {
+        Ok(process) => has_exited(&process),
+        // Older kernels have no descriptor for a process that has been reaped.
+        Err(error) => matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::INVAL)),
     }
 }
 
@@ -247,18 +255,6 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: a fresh descriptor that the kernel has just made for us (close-on-exec) and that
     // nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Whether the process at the other end is proved dead. A kernel that cannot tell proves nothing.
-fn peer_is_dead(socket: BorrowedFd<'_>) -> bool {
-    match peer_pidfd(socket) {
-        Ok(process) => {
-            let mut ended = [PollFd::new(&process, PollFlags::IN)];
-            poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
-        }
-        // Reaped already, on kernels that keep no record of it.
-        Err(error) => matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)),
-    }
 }
 
 /// Sends bytes, and with the first of them the descriptors (at most [`MESSAGE_FDS_MAX`]).

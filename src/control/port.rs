@@ -303,7 +303,7 @@ fn shard_report(report: CoreReport) -> ShardReport {
             connections: engine.connections,
             requests_in_flight: engine.requests_in_flight,
             reservations: figures.reservations,
-            leases: figures.leases - figures.holds,
+            leases: figures.leases,
             holds: figures.holds,
             holds_expired: figures.holds_expired,
             waiting: figures.waiting[0],

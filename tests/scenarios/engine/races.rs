@@ -33,7 +33,7 @@ fn without_race_the_second_engine_is_told_and_waits() {
     let mut first = one.fill(&[1], 1);
     assert!(matches!(two.reserve(&[1], false)[..], [Reserved::BeingSaved]));
     // Not visible before it is committed, and the second engine may not take it.
-    assert_eq!(two.acquire(&[1]).blocks[0].as_ref().err(), Some(&BlockOutcome::Missing));
+    assert_eq!(two.check_never_wrong(&[1]), [Some(BlockOutcome::Missing)]);
     assert_eq!(one.client.commit(&mut first, crate::harness::WAIT).unwrap(), [CommitOutcome::Committed]);
     assert!(matches!(two.reserve(&[1], false)[..], [Reserved::Present]));
     assert_eq!(writer_of(&mut two, 1), 1);
@@ -113,8 +113,8 @@ fn engines_racing_from_two_threads_leave_whole_values() {
         let digest = reader.client.digest(reader.namespace).unwrap();
         let cleared = reader.client.clear(digest, orbitkv::client::Media::ALL, crate::harness::WAIT).unwrap();
         assert_eq!((cleared.removed, cleared.in_use), (keys.len() as u64, 0));
-        let after = reader.acquire(&keys);
-        assert!(after.blocks.iter().all(|block| matches!(block, Err(BlockOutcome::Missing))));
+        let after = reader.check_never_wrong(&keys);
+        assert!(after.iter().all(|outcome| *outcome == Some(BlockOutcome::Missing)));
     }
     let page = node.metadata();
     assert_eq!(page.shards[0].arena.allocated_bytes, 0, "every slot came back");

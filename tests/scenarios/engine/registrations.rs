@@ -5,7 +5,7 @@ use orbitkv_wire::engine::Status;
 use orbitkv_wire::engine::answers::Answer;
 
 use crate::harness::raw::words;
-use crate::harness::saver::{BLOCK_BYTES, registration};
+use crate::harness::saver::{BLOCK_BYTES, block, registration};
 use crate::harness::{EngineProcess, Node, Saver};
 
 type Change = fn(&mut Registration);
@@ -114,10 +114,14 @@ fn a_registration_that_makes_no_sense_is_refused() {
 fn an_instance_is_free_again_once_its_processes_are_gone() {
     let node = Node::start();
     let mut process = EngineProcess::start(&node);
-    process.raw().register(&registration("reborn"));
+    let mut raw = process.raw();
+    raw.register(&registration("reborn"));
+    raw.reserve(&[block(1).0], BLOCK_BYTES);
+    drop(raw);
     let mut changed = registration("reborn");
     changed.dtype = "fp8".into();
-    // Its socket is closed, its process is not gone: what it said still counts.
+    // Its socket is closed, and it still has a slot: what it said counts until it is gone.
+    node.await_held("the socket is closed", |held| held.connections == 0 && held.reservations == 1);
     let mut second = node.raw();
     assert_eq!(second.try_register(&changed).refusal().0, Status::Conflict);
     process.kill();

@@ -10,7 +10,9 @@ const OTHER_UID: u32 = 65_534;
 
 /// Lets every user reach the socket, so that only the node's own check is left.
 fn open_directories(node: &Node) {
-    fs::set_permissions(node.run_dir(), Permissions::from_mode(0o755)).expect("our own directory");
+    for directory in [node.run_dir(), &node.socket_dir()] {
+        fs::set_permissions(directory, Permissions::from_mode(0o755)).expect("our own directory");
+    }
     fs::set_permissions(node.socket(), Permissions::from_mode(0o666)).expect("our own socket");
 }
 
@@ -62,5 +64,5 @@ fn the_socket_and_its_directory_are_for_the_owner_alone() {
     let node = Node::start();
     let mode = |path: &std::path::Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     assert_eq!(mode(&node.socket()), 0o600);
-    assert_eq!(mode(node.run_dir()), 0o700);
+    assert_eq!(mode(&node.socket_dir()), 0o700);
 }

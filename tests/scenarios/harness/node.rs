@@ -199,7 +199,12 @@ impl Node {
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.run.path().join("engine.sock")
+        self.socket_dir().join("engine.sock")
+    }
+
+    /// The socket's directory, which the node makes.
+    pub fn socket_dir(&self) -> PathBuf {
+        self.run.path().join("run")
     }
 
     /// A directory in `/tmp`, whose path is short enough for sockets.
