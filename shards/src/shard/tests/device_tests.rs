@@ -19,7 +19,7 @@ fn write_all(rig: &mut Rig, fault: Fault) {
 }
 
 fn off_reason(rig: &Rig) -> Option<String> {
-    rig.shard.figures().ssd.expect("a tier").off_reason
+    rig.shard.figures().ssd.expect("a tier").off.map(|reason| reason.to_string())
 }
 
 /// A tier that sixteen failed writes have turned off; the blocks 0..6 stay in DRAM.
