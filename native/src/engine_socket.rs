@@ -2,7 +2,6 @@
 //! identity, and descriptors that travel with bytes.
 
 use crate::ssd_file::{LockFileError, lock_file};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -247,18 +246,6 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: a fresh descriptor that the kernel has just made for us (close-on-exec) and that
     // nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Whether the process at the other end is proved dead. A kernel that cannot tell proves nothing.
-fn peer_is_dead(socket: BorrowedFd<'_>) -> bool {
-    match peer_pidfd(socket) {
-        Ok(process) => {
-            let mut ended = [PollFd::new(&process, PollFlags::IN)];
-            poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
-        }
-        // Reaped already, on kernels that keep no record of it.
-        Err(error) => matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL)),
-    }
 }
 
 /// Sends bytes, and with the first of them the descriptors (at most [`MESSAGE_FDS_MAX`]).

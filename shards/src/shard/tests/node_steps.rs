@@ -167,8 +167,11 @@ impl Case {
 
     pub(super) fn disconnect(&mut self) {
         let (connection, _) = self.connection();
-        assert!(matches!(self.rig.call(Command::Disconnected { connection }), Outcome::Done));
+        let outcome = self.rig.call(Command::Disconnected { connection });
         self.model.leases.retain(|_, lease| lease.expires.is_none() || lease.charged != connection);
+        let reserves = self.model.held.values().any(|held| held.connection == connection);
+        let leases = self.model.leases.values().any(|lease| lease.attachments.contains_key(&connection));
+        assert!(matches!(outcome, Outcome::Disconnected { claims } if claims == (reserves || leases)));
     }
 
     pub(super) fn drain(&mut self) {

@@ -135,7 +135,9 @@ fn ten_thousand_uses_between_evictions_do_not_stop_eviction() {
 
 #[test]
 fn one_size_takes_the_room_of_others() {
-    let mut rig = Rig::new(settings(2, 0));
+    let mut settings = settings(2, 0);
+    settings.leases.bytes_per_connection_max = settings.slab.bytes;
+    let mut rig = Rig::new(settings);
     for number in 0..64 {
         rig.save(number, 64 * KIB);
     }
