@@ -1,5 +1,6 @@
 //! Boot: from settings to running cores, refusing before anything is allocated, and back down again.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -7,7 +8,7 @@ use std::thread::JoinHandle;
 use orbitkv_native::affinity;
 use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
 use orbitkv_native::device_thread::DeviceThread;
-use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError};
+use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError, Reach};
 use orbitkv_native::entropy;
 use orbitkv_native::ssd_device::SsdDevice;
 use orbitkv_native::ssd_file::{DataDirError, DataDirLock, SsdFile, SsdFileError};
@@ -31,6 +32,7 @@ use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
 use crate::core::{Core, CoreParts};
 use crate::engine::{Connection, EngineHub, Greeting};
+use crate::exit::Exit;
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
 /// Operations that one shard's device may have in flight.
@@ -81,7 +83,8 @@ pub enum BootError {
     Socket(#[from] EngineSocketError),
     /// A core's reactor.
     #[error(
-        "core {core} cannot start: {source}; check `sysctl kernel.io_uring_disabled` (0 allows io_uring) and RLIMIT_MEMLOCK"
+        "core {core} cannot start: {source}; check `sysctl kernel.io_uring_disabled` (0 allows io_uring), the container's \
+         seccomp profile, and RLIMIT_MEMLOCK"
     )]
     Core {
         /// The core.
@@ -134,7 +137,7 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64,
         slab_bytes: Slab::table_bytes(&slab),
         segment_log_bytes: log.unwrap_or(0),
-        ssd_ring_bytes: u64::from(SSD_DEPTH) * 1024,
+        ssd_ring_bytes: if settings.ssd_slice_bytes > 0 { u64::from(SSD_DEPTH) * 1024 } else { 0 },
         connection_bytes: Core::table_bytes() + BILLED_CONNECTIONS * Connection::table_bytes(),
         ledger_bytes: WAITING_MAX * 256,
         mailbox_bytes: Mail::table_bytes(participants) / settings.shards as u64,
@@ -184,15 +187,9 @@ impl Node {
                 log.geometry()?;
             }
         }
-        let listener = EngineSocket::bind(&settings.engine_socket)?;
+        let reach = if settings.engine_uids.len() > 1 { Reach::Others } else { Reach::OwnUser };
+        let listener = EngineSocket::bind(&settings.engine_socket, reach)?;
         let lock = settings.data_dir.as_ref().map(|directory| DataDirLock::acquire(directory)).transpose()?;
-        let file = match &lock {
-            Some(lock) if settings.ssd_slice_bytes > 0 => {
-                let bytes = settings.ssd_slice_bytes * u64::from(settings.shards);
-                Some(SsdFile::create(lock, SSD_FILE, bytes)?)
-            }
-            _ => None,
-        };
         let preference = match settings.arena_pages {
             ArenaPages::Auto => PagePreference::Auto,
             ArenaPages::Hugetlb => PagePreference::HugeTlb,
@@ -201,6 +198,14 @@ impl Node {
         };
         let bytes = settings.dram_slice_bytes * u64::from(settings.shards);
         let (arena, report) = Arena::create(bytes, preference)?;
+        // After the arena: what can still be refused leaves no large file behind.
+        let file = match &lock {
+            Some(lock) if settings.ssd_slice_bytes > 0 => {
+                let file_bytes = settings.ssd_slice_bytes * u64::from(settings.shards);
+                Some(SsdFile::create(lock, SSD_FILE, file_bytes)?)
+            }
+            _ => None,
+        };
         let greeting = Greeting {
             arena_generation: entropy::random_u64().max(1),
             arena_bytes: bytes,
@@ -301,9 +306,10 @@ impl Seat {
         let thread = std::thread::Builder::new()
             .name(name)
             .spawn(move || {
-                let ready = &ready;
+                let (ready, serves) = (&ready, &Cell::new(false));
                 let outcome = crate::core::run(move || match self.build() {
                     Ok(core) => {
+                        serves.set(true);
                         let _ = ready.send(Ok(()));
                         Ok(core)
                     }
@@ -314,7 +320,12 @@ impl Seat {
                     }
                 });
                 if let Err(source) = &outcome {
-                    // Before the core was built: the reactor itself failed.
+                    if serves.get() {
+                        // No half-alive node goes on without one of its cores.
+                        tracing::error!(core = index, %source, "a core's reactor failed: the node ends");
+                        std::process::exit(Exit::Environment as i32);
+                    }
+                    // Unless `build` has told why already: the reactor itself could not be made.
                     let source = io::Error::new(source.kind(), source.to_string());
                     let _ = ready.try_send(Err(BootError::Core { core: index, source }));
                 }

@@ -218,12 +218,17 @@ fn node_id(args: &NodeArgs, machine: &Machine) -> Result<String, SettingsError> 
     }
 }
 
+/// Where a node of this user has its engine socket unless told otherwise.
+#[must_use]
+pub fn default_engine_socket(machine: &Machine) -> PathBuf {
+    match &machine.runtime_dir {
+        Some(directory) => directory.join("orbitkv/engine.sock"),
+        None => PathBuf::from(format!("/tmp/orbitkv-{}/engine.sock", machine.uid)),
+    }
+}
+
 fn engine_socket(args: &NodeArgs, machine: &Machine) -> Result<PathBuf, SettingsError> {
-    let path = match (&args.engine_socket, &machine.runtime_dir) {
-        (Some(path), _) => path.clone(),
-        (None, Some(directory)) => directory.join("orbitkv/engine.sock"),
-        (None, None) => PathBuf::from(format!("/tmp/orbitkv-{}/engine.sock", machine.uid)),
-    };
+    let path = args.engine_socket.clone().unwrap_or_else(|| default_engine_socket(machine));
     let bytes = path.as_os_str().len();
     if bytes == 0 || path.file_name().is_none() {
         return Err(refused(

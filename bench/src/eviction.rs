@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -37,21 +37,21 @@ pub struct EvictionArgs {
 #[serde(rename_all = "kebab-case")]
 enum Order {
     /// Uses and inserts from the first block to the deepest: the deepest is the most recent.
-    RootFirst,
+    FromRoot,
     /// Uses from the deepest hit to the first block, then inserts from the first miss on.
-    UsesLeafFirst,
+    UsesFromLeaf,
     /// Uses and inserts from the deepest block to the first: the first is the most recent.
-    LeafFirst,
+    FromLeaf,
 }
 
 impl Order {
-    const ALL: [Order; 3] = [Order::RootFirst, Order::UsesLeafFirst, Order::LeafFirst];
+    const ALL: [Order; 3] = [Order::FromRoot, Order::UsesFromLeaf, Order::FromLeaf];
 
     fn name(self) -> &'static str {
         match self {
-            Order::RootFirst => "root-first",
-            Order::UsesLeafFirst => "uses-leaf-first",
-            Order::LeafFirst => "leaf-first",
+            Order::FromRoot => "from-root",
+            Order::UsesFromLeaf => "uses-from-leaf",
+            Order::FromLeaf => "from-leaf",
         }
     }
 }
@@ -94,7 +94,8 @@ struct Report {
 /// Replays the trace and prints the table or JSON.
 ///
 /// # Errors
-/// If the trace cannot be read, a line is not a request, or a capacity is not in (0, 100].
+/// If the trace cannot be read or the output not be written, a line is not a request, or a capacity is not
+/// in (0, 100].
 pub fn run(args: EvictionArgs) -> Result<(), Box<dyn Error>> {
     if let Some(bad) = args.capacities.iter().find(|percent| !(**percent > 0.0 && **percent <= 100.0)) {
         return Err(format!("--capacities {bad}: a capacity is above 0 and at most 100 percent").into());
@@ -116,12 +117,12 @@ pub fn run(args: EvictionArgs) -> Result<(), Box<dyn Error>> {
         infinite_hit_ratio: ratio(trace.infinite_hits, trace.references),
         rows,
     };
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&report)? + "\n"
     } else {
-        print_table(&report, &args.capacities);
-    }
-    Ok(())
+        table(&report, &args.capacities)
+    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 impl Trace {
@@ -230,11 +231,11 @@ fn replay(trace: &Trace, kind: PolicyKind, order: Order, percent: f64, blocks: u
         hits += prefix as u64;
         let (used, rest) = request.split_at(prefix);
         match order {
-            Order::RootFirst => request.iter().for_each(|block| dram.use_block(number, *block)),
-            Order::UsesLeafFirst => {
+            Order::FromRoot => request.iter().for_each(|block| dram.use_block(number, *block)),
+            Order::UsesFromLeaf => {
                 used.iter().rev().chain(rest).for_each(|block| dram.use_block(number, *block))
             }
-            Order::LeafFirst => request.iter().rev().for_each(|block| dram.use_block(number, *block)),
+            Order::FromLeaf => request.iter().rev().for_each(|block| dram.use_block(number, *block)),
         }
     }
     let elapsed = begin.elapsed();
@@ -257,29 +258,78 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-fn print_table(report: &Report, capacities: &[f64]) {
-    println!(
-        "{} requests, {} block references, {} distinct blocks; infinite cache {:.4}",
-        report.requests, report.block_references, report.distinct_blocks, report.infinite_hit_ratio
-    );
-    println!("block-level prefix hit ratio by DRAM capacity; ns a block reference, all of the replay\n");
+fn table(report: &Report, capacities: &[f64]) -> String {
     let heads: String =
         capacities.iter().map(|percent| format!(" {:>7} |", format!("{percent} %"))).collect();
-    println!("| {:<8} | {:<15} |{heads} ns/ref | looks/evict |", "policy", "order");
-    println!(
-        "| -------- | --------------- |{} -----: | ----------: |",
-        " ------: |".repeat(capacities.len())
-    );
+    let mut lines = vec![
+        format!(
+            "{} requests, {} block references, {} distinct blocks; infinite cache {:.4}",
+            report.requests, report.block_references, report.distinct_blocks, report.infinite_hit_ratio
+        ),
+        "block-level prefix hit ratio by DRAM capacity; ns a block reference, all of the replay".into(),
+        String::new(),
+        format!("| {:<8} | {:<15} |{heads} ns/ref | looks/evict |", "policy", "order"),
+        format!(
+            "| -------- | --------------- |{} -----: | ----------: |",
+            " ------: |".repeat(capacities.len())
+        ),
+    ];
     for rows in report.rows.chunk_by(|a, b| a.policy == b.policy && a.order == b.order) {
         let ratios: String = rows.iter().map(|row| format!(" {:>7.4} |", row.hit_ratio)).collect();
         let mean = |value: fn(&Row) -> f64| rows.iter().map(value).sum::<f64>() / rows.len() as f64;
-        println!(
+        lines.push(format!(
             "| {:<8} | {:<15} |{ratios} {:>6.0} | {:>11.2} |",
             rows[0].policy,
             rows[0].order.name(),
             mean(|row| row.ns_per_reference),
             mean(|row| row.looks_per_eviction),
-        );
+        ));
     }
-    println!("\nships: {}", std::any::type_name::<DramPolicy>().rsplit("::").next().unwrap_or_default());
+    let ships = std::any::type_name::<DramPolicy>().rsplit("::").next().unwrap_or_default();
+    lines.extend([String::new(), format!("ships: {ships}"), String::new()]);
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(requests: &[&[u64]]) -> Trace {
+        let mut file = tempfile::NamedTempFile::new().expect("a file for the trace");
+        for hash_ids in requests {
+            writeln!(file, "{}", serde_json::json!({ "timestamp": 0, "hash_ids": hash_ids }))
+                .expect("a line");
+        }
+        Trace::read(file.path()).expect("a trace")
+    }
+
+    #[test]
+    fn with_room_for_everything_every_policy_reaches_the_bound() {
+        let trace = trace(&[&[7, 1, 2], &[7, 1, 3], &[7, 4], &[7, 1, 2, 5], &[7, 1, 2, 5, 6]]);
+        assert_eq!((trace.references, trace.infinite_hits, trace.hashes.len()), (17, 2 + 1 + 3 + 4, 7));
+        for kind in PolicyKind::ALL {
+            for order in Order::ALL {
+                let row = replay(&trace, kind, order, 100.0, 7);
+                assert_eq!((row.share_of_bound, row.evictions), (1.0, 0), "{} {}", row.policy, order.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_behind_a_missing_one_is_no_hit_and_order_decides_which_is_missing() {
+        // Room for three: one of 1, 2, 3 goes when 9 comes.
+        let trace = trace(&[&[1, 2, 3], &[9], &[1, 2, 3]]);
+        let hits = |order| (replay(&trace, PolicyKind::Lru, order, 0.0, 3).hit_ratio * 7.0).round();
+        assert_eq!(hits(Order::FromRoot), 0.0, "the root went, its children are useless");
+        assert_eq!(hits(Order::FromLeaf), 2.0, "the deepest went");
+    }
+
+    #[test]
+    fn a_request_larger_than_dram_ends() {
+        let trace = trace(&[&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 5]]);
+        for kind in PolicyKind::ALL {
+            let row = replay(&trace, kind, Order::FromRoot, 0.0, 2);
+            assert!((row.hit_ratio - 0.2).abs() < 1e-9, "{}: the two that fit are hits", row.policy);
+        }
+    }
 }

@@ -1,5 +1,5 @@
 //! What the SSD ring moves on this machine: transfers of one size at one depth through either
-//! layout and either page kind, one after another in one run.
+//! layout and either page kind, split at 254 pages or whole, one after another in one run.
 //!
 //! `cargo run --release -p orbitkv-native --example ssd_bare -- [DIRECTORY] [MIB] [TRANSFER_KIB] [DEPTH]`
 
@@ -25,9 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let file = SsdFile::create(&lock, "ssd-bare", file_bytes)?;
     let count = file_bytes / bytes;
     println!("{count} transfers of {} KiB, depth {depth}; writes to a new file first", bytes / 1_024);
-    for preference in [PagePreference::Small, PagePreference::Auto] {
+    let page_kinds = [PagePreference::Small, PagePreference::Auto];
+    for (preference, split) in page_kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let (arena, report) = Arena::create(u64::from(depth) * bytes, preference)?;
-        let settings = RingSettings::new(depth, report.page_kind);
+        let settings = RingSettings { small_pages: split, ..RingSettings::new(depth, report.page_kind) };
         for threaded in [false, true] {
             let slice = 0..arena.bytes();
             let mut device = if threaded {
@@ -44,8 +45,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 move_all(&mut device, kind, checksum, bytes, count);
                 let seconds = (monotonic_ns() - started) as f64 / 1e9;
                 println!(
-                    "{:16} {:7} {kind:?} {}: {:.2} GB/s",
+                    "{:16} {:5} {:7} {kind:?} {}: {:.2} GB/s",
                     report.page_kind.to_string(),
+                    if split { "split" } else { "whole" },
                     if threaded { "thread" } else { "inline" },
                     if checksum == ChecksumPolicy::Compute { "with checksum" } else { "bare" },
                     file_bytes as f64 / seconds / 1e9

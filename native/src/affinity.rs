@@ -1,6 +1,7 @@
 //! Which cores this process may use, and pinning a thread to one of them.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use core_affinity::CoreId;
+use rustix::thread::CpuSet;
 use std::io;
 
 /// Cores this build can name; what the kernel's fixed-size affinity mask holds.
@@ -62,8 +63,9 @@ pub enum CoreListError {
 /// The cores this process may run on, ascending: the affinity mask, which a cgroup's cpuset
 /// already narrows. Of the calling thread, so ask before pinning it.
 pub fn available_cores() -> io::Result<Vec<usize>> {
-    let mask = sched_getaffinity(None)?;
-    Ok((0..CORES_MAX).filter(|&core| mask.is_set(core)).collect())
+    let cores = core_affinity::get_core_ids()
+        .ok_or_else(|| io::Error::other("the kernel does not say on which cores this process may run"))?;
+    Ok(cores.into_iter().map(|core| core.id).collect())
 }
 
 /// Pins the calling thread to `core`. Fails if the core is not available to the process.
@@ -74,9 +76,11 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
             format!("core {core} is above {}", CORES_MAX - 1),
         ));
     }
-    let mut mask = CpuSet::new();
-    mask.set(core);
-    Ok(sched_setaffinity(None, &mask)?)
+    if core_affinity::set_for_current(CoreId { id: core }) {
+        return Ok(());
+    }
+    let text = format!("core {core} is not available to this process");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
 /// Parses `0,2-5` into `[0, 2, 3, 4, 5]`, in the order written.

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
-    sendmsg, socket_with, sockopt,
+    sendmsg, socket_with,
 };
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -65,6 +65,15 @@ pub enum EngineSocketError {
     },
 }
 
+/// Whose engines can reach the socket at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The node's own user.
+    OwnUser,
+    /// Other users too; the node checks who they are.
+    Others,
+}
+
 /// A bound, listening engine socket. The name is removed when this is dropped; after a kill it
 /// stays and the next bind removes it.
 #[derive(Debug)]
@@ -77,10 +86,15 @@ pub struct EngineSocket {
 }
 
 impl EngineSocket {
-    /// Binds `path` with mode 0600 and listens, nonblocking. Makes the parent directory (0700)
-    /// if it does not exist. A socket left by a dead node is removed: only with the lock
-    /// beside it held, and only if nobody answers.
-    pub fn bind(path: &Path) -> Result<Self, EngineSocketError> {
+    /// Binds `path` and listens, nonblocking. For our own user alone the socket has mode 0600, and a
+    /// parent directory that does not exist yet is made with 0700; `Others` opens both as far as
+    /// connecting needs, and leaves it to the caller to check each peer's uid. A socket left by a dead
+    /// node is removed: only with the lock beside it held, and only if nobody answers.
+    pub fn bind(path: &Path, reach: Reach) -> Result<Self, EngineSocketError> {
+        let (directory_mode, socket_mode) = match reach {
+            Reach::OwnUser => (0o700, 0o600),
+            Reach::Others => (0o711, 0o666),
+        };
         let system = |step| {
             let path = path.to_owned();
             move |source: io::Error| EngineSocketError::System { step, path, source }
@@ -91,7 +105,7 @@ impl EngineSocket {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             DirBuilder::new()
                 .recursive(true)
-                .mode(0o700)
+                .mode(directory_mode)
                 .create(parent)
                 .map_err(system("making the directory of engine socket"))?;
         }
@@ -105,7 +119,7 @@ impl EngineSocket {
         let socket = stream_socket().map_err(errno("making engine socket"))?;
         bind(&socket, &address).map_err(errno("binding engine socket"))?;
         // Nobody can connect between bind and listen, so the mode is right before anybody could.
-        fs::set_permissions(path, Permissions::from_mode(0o600))
+        fs::set_permissions(path, Permissions::from_mode(socket_mode))
             .map_err(system("setting the mode of engine socket"))?;
         listen(&socket, LISTEN_BACKLOG).map_err(errno("listening on engine socket"))?;
         let inode = fs::symlink_metadata(path).map_err(system("looking at engine socket"))?.ino();
@@ -162,27 +176,17 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
     let probe = stream_socket().map_err(errno("making a socket to probe"))?;
     match connect(&probe, &address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(system("removing stale engine socket")),
-        // The kernel takes a killed node's rings apart after the process is gone, and its listener
-        // with them: what still answers for a moment may be nobody.
-        Ok(()) if peer_is_gone(&probe) => {
-            fs::remove_file(path).map_err(system("removing engine socket of a dead node"))
+        // A killed node's listener may outlive it for a moment: a ring that polled it holds it until the
+        // kernel has taken the ring down.
+        Ok(()) if peer_is_dead(probe.as_fd()) => {
+            fs::remove_file(path).map_err(system("removing stale engine socket"))
         }
         // A full backlog (AGAIN) is somebody, too.
         Ok(()) | Err(Errno::AGAIN) => {
-            let holder =
-                sockopt::socket_peercred(&probe).ok().map(|peer| peer.pid.as_raw_nonzero().get() as u32);
+            let holder = peer_credentials(probe.as_fd()).ok().map(|peer| peer.pid).filter(|&pid| pid != 0);
             Err(EngineSocketError::InUse { path: path.to_owned(), holder })
         }
         Err(other) => Err(errno("probing engine socket")(other)),
-    }
-}
-
-/// Whether the process that listens at the other end has ended.
-fn peer_is_gone(probe: &OwnedFd) -> bool {
-    match peer_pidfd(probe.as_fd()) {
-        Ok(process) => has_exited(&process),
-        // Older kernels have no descriptor for a process that has been reaped.
-        Err(error) => matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::INVAL)),
     }
 }
 
@@ -193,19 +197,30 @@ pub struct PeerCredentials {
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
-    /// Process id in our pid namespace. May be another process by now: prove death by
+    /// Process id in our pid namespace; 0 for a process that our namespace does not see. May be another process by now: prove death by
     /// [`peer_pidfd`], never by this number.
     pub pid: u32,
 }
 
 /// Credentials of a connected Unix socket's peer.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
-    let peer = sockopt::socket_peercred(socket)?;
-    Ok(PeerCredentials {
-        uid: peer.uid.as_raw(),
-        gid: peer.gid.as_raw(),
-        pid: peer.pid.as_raw_nonzero().get() as u32,
-    })
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `peer`, both live. The safe wrapper takes
+    // the pid for nonzero, which it is not for a process of a pid namespace that we cannot see.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(PeerCredentials { uid: peer.uid, gid: peer.gid, pid: peer.pid as u32 })
 }
 
 /// A pidfd of the peer process (Linux 6.5 and later): readable once the process has ended,

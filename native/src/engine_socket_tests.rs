@@ -23,7 +23,7 @@ fn memory_file(text: &[u8]) -> OwnedFd {
 fn the_socket_is_private_listens_and_goes_with_its_owner() {
     let directory = directory_on_disk();
     let path = directory.path().join("run").join("engine.sock");
-    let socket = EngineSocket::bind(&path).unwrap();
+    let socket = EngineSocket::bind(&path, Reach::OwnUser).unwrap();
     assert_eq!(socket.path(), path);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
@@ -36,24 +36,24 @@ fn the_socket_is_private_listens_and_goes_with_its_owner() {
     assert_eq!(peer.gid, rustix::process::getegid().as_raw());
     drop((client, socket));
     assert!(!path.exists());
-    EngineSocket::bind(&path).unwrap();
+    EngineSocket::bind(&path, Reach::OwnUser).unwrap();
 }
 
 #[test]
 fn a_name_in_use_is_refused_and_stays_in_use() {
     let directory = directory_on_disk();
     let path = directory.path().join("engine.sock");
-    let socket = EngineSocket::bind(&path).unwrap();
+    let socket = EngineSocket::bind(&path, Reach::OwnUser).unwrap();
     let own = std::process::id();
-    let error = EngineSocket::bind(&path).unwrap_err();
+    let error = EngineSocket::bind(&path, Reach::OwnUser).unwrap_err();
     assert!(matches!(error, EngineSocketError::InUse { holder: Some(pid), .. } if pid == own), "{error}");
     // A program that knows nothing of the lock: its listener answers.
     let foreign = directory.path().join("foreign.sock");
     let listener = UnixListener::bind(&foreign).unwrap();
-    let error = EngineSocket::bind(&foreign).unwrap_err();
+    let error = EngineSocket::bind(&foreign, Reach::OwnUser).unwrap_err();
     assert!(matches!(error, EngineSocketError::InUse { holder: Some(pid), .. } if pid == own), "{error}");
     drop(listener);
-    EngineSocket::bind(&foreign).unwrap();
+    EngineSocket::bind(&foreign, Reach::OwnUser).unwrap();
     UnixStream::connect(&path).unwrap();
     drop(socket);
 }
@@ -64,14 +64,14 @@ fn a_stale_socket_is_replaced_and_anything_else_is_not() {
     let path = directory.path().join("engine.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "a listener leaves its name behind");
-    let socket = EngineSocket::bind(&path).unwrap();
+    let socket = EngineSocket::bind(&path, Reach::OwnUser).unwrap();
     UnixStream::connect(&path).unwrap();
     // Whoever replaces our name keeps it when we go.
     fs::remove_file(&path).unwrap();
     fs::write(&path, b"somebody else's").unwrap();
     drop(socket);
     assert_eq!(fs::read(&path).unwrap(), b"somebody else's");
-    assert!(matches!(EngineSocket::bind(&path), Err(EngineSocketError::NotASocket { .. })));
+    assert!(matches!(EngineSocket::bind(&path, Reach::OwnUser), Err(EngineSocketError::NotASocket { .. })));
     assert_eq!(fs::read(&path).unwrap(), b"somebody else's");
 }
 
@@ -79,7 +79,7 @@ fn a_stale_socket_is_replaced_and_anything_else_is_not() {
 fn a_path_that_fits_no_address_is_named() {
     let directory = directory_on_disk();
     let path = directory.path().join("x".repeat(108));
-    let error = EngineSocket::bind(&path).unwrap_err();
+    let error = EngineSocket::bind(&path, Reach::OwnUser).unwrap_err();
     assert!(matches!(error, EngineSocketError::PathTooLong { .. }), "{error}");
 }
 
@@ -162,7 +162,7 @@ fn descriptors_of(file: &OwnedFd) -> usize {
 fn the_pidfd_tells_the_peers_death_and_nothing_before() {
     let directory = directory_on_disk();
     let path = directory.path().join("engine.sock");
-    let socket = EngineSocket::bind(&path).unwrap();
+    let socket = EngineSocket::bind(&path, Reach::OwnUser).unwrap();
     // The child connects and keeps the connection: python is on every machine that tests us,
     // and this process cannot fork safely with its threads.
     let mut child = Command::new("python3")
@@ -186,7 +186,7 @@ fn the_pidfd_tells_the_peers_death_and_nothing_before() {
 #[test]
 fn a_closed_connection_of_a_living_peer_is_no_death() {
     let directory = directory_on_disk();
-    let socket = EngineSocket::bind(&directory.path().join("engine.sock")).unwrap();
+    let socket = EngineSocket::bind(&directory.path().join("engine.sock"), Reach::OwnUser).unwrap();
     let client = UnixStream::connect(socket.path()).unwrap();
     let connection = accept(&socket);
     let pidfd = peer_pidfd(connection.as_fd()).unwrap();

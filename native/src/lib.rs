@@ -7,6 +7,7 @@ pub mod affinity;
 pub mod arena;
 mod arena_map;
 mod arena_view;
+pub mod bare_ring;
 pub mod clock;
 pub mod device_thread;
 pub mod engine_socket;

@@ -134,7 +134,9 @@ pub struct SsdRing {
     free: Vec<u32>,
     /// Parts waiting for a seat in the kernel, in order of submission.
     queued: VecDeque<(u32, u32)>,
-    checksums: VecDeque<PendingChecksum>,
+    /// Checksums of what has been read: worked on first.
+    read_checksums: VecDeque<PendingChecksum>,
+    write_checksums: VecDeque<PendingChecksum>,
     parts_in_flight: u32,
     parts_in_flight_max: u32,
     /// Completed without a turn's output at hand; never more than `depth`.
@@ -199,7 +201,8 @@ impl SsdRing {
             operations: (0..settings.depth).map(|_| None).collect(),
             free: (0..settings.depth).rev().collect(),
             queued: VecDeque::new(),
-            checksums: VecDeque::new(),
+            read_checksums: VecDeque::new(),
+            write_checksums: VecDeque::new(),
             parts_in_flight: 0,
             parts_in_flight_max,
             finished: VecDeque::new(),
@@ -237,9 +240,10 @@ impl SsdRing {
             errno: None,
         };
         let Some(slot) = self.admit(operation) else { return Err(transfer) };
-        match (transfer.kind, known) {
-            (TransferKind::Write, None) => self.queue_checksum(slot),
-            _ => self.queue_parts(slot),
+        self.queue_parts(slot);
+        // The device takes the bytes of a write while we sum them: neither waits for the other.
+        if let (TransferKind::Write, None) = (transfer.kind, known) {
+            self.queue_checksum(slot);
         }
         Ok(())
     }
@@ -285,7 +289,10 @@ impl SsdRing {
         out.extend(self.finished.drain(..));
         self.assert_invariants();
         let seats = self.parts_in_flight < self.parts_in_flight_max;
-        Turn { more: !self.checksums.is_empty() || (seats && !self.queued.is_empty()) }
+        // A kernel short of memory takes fewer than it was offered, and no event tells when it would.
+        let refused = !self.ring.submission().is_empty();
+        let checksums = !self.read_checksums.is_empty() || !self.write_checksums.is_empty();
+        Turn { more: refused || checksums || (seats && !self.queued.is_empty()) }
     }
 
     /// Readable when the kernel has completed something; a turn drains it.
@@ -327,7 +334,12 @@ impl SsdRing {
             unreachable!("only payloads in the arena have checksums")
         };
         let checksum = Checksum::new(transfer.arena_offset, transfer.payload_bytes);
-        self.checksums.push_back(PendingChecksum { slot, checksum });
+        let pending = PendingChecksum { slot, checksum };
+        // An engine waits for what is read; nobody waits for what is written.
+        match transfer.kind {
+            TransferKind::Read => self.read_checksums.push_back(pending),
+            TransferKind::Write => self.write_checksums.push_back(pending),
+        }
     }
 
     fn fill_submission_queue(&mut self) {
@@ -454,6 +466,8 @@ impl SsdRing {
             Operation { errno: None, kind: TransferKind::Read, source: Source::Arena { .. }, .. } => {
                 self.queue_checksum(slot);
             }
+            // A write ends with the later of its transfer and its checksum.
+            Operation { kind: TransferKind::Write, source: Source::Arena { checksum: None, .. }, .. } => {}
             _ => self.finish(slot),
         }
     }
@@ -478,11 +492,16 @@ impl SsdRing {
 
     fn advance_checksums(&mut self, budget_bytes: u64) {
         let mut left_bytes = budget_bytes;
-        while let Some(pending) = self.checksums.front_mut() {
+        loop {
+            let queue = match self.read_checksums.is_empty() {
+                false => &mut self.read_checksums,
+                true => &mut self.write_checksums,
+            };
+            let Some(pending) = queue.front_mut() else { break };
             let slot = pending.slot;
             let step = self.settings.checksum_step_bytes.min(pending.checksum.remaining_bytes());
             if let Some(value) = pending.checksum.step(&self.arena, step) {
-                self.checksums.pop_front();
+                queue.pop_front();
                 self.on_checksum(slot, value);
             }
             left_bytes = left_bytes.saturating_sub(step.max(1));
@@ -498,15 +517,15 @@ impl SsdRing {
             unreachable!("only payloads in the arena have checksums")
         };
         *checksum = Some(value);
-        match operation.kind {
-            TransferKind::Read => self.finish(slot),
-            TransferKind::Write => self.queue_parts(slot),
+        if operation.parts_open == 0 {
+            self.finish(slot);
         }
     }
 
     fn assert_invariants(&self) {
         let held = self.settings.depth as usize - self.free.len();
-        assert!(self.checksums.len() <= held, "a checksum belongs to a held operation");
+        let checksums = self.read_checksums.len() + self.write_checksums.len();
+        assert!(checksums <= held, "a checksum belongs to a held operation");
         assert!(self.parts_in_flight <= self.parts_in_flight_max);
         if cfg!(debug_assertions) {
             let operations = self.operations.iter().flatten();

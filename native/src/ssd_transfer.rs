@@ -23,8 +23,8 @@ pub enum TransferKind {
 /// Where the checksum of a transfer comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumPolicy {
-    /// Over the payload in the arena: of a read after the data arrived, of a write before it
-    /// is submitted.
+    /// Over the payload in the arena: of a read after the data arrived, of a write while the
+    /// device takes it.
     Compute,
     /// A write whose payload's checksum is known; it is handed back unchanged. A read cannot say this.
     Known(u64),

@@ -228,7 +228,7 @@ impl Demand {
         let sink_end = rule.sink_blocks.min(end);
         let window_start = end.saturating_sub(rule.window_blocks);
         if window_start <= sink_end {
-            return NeededBlocks { sink: 0..0, window: if sink_end > 0 { 0 } else { window_start }..end };
+            return NeededBlocks { sink: 0..0, window: 0..end };
         }
         NeededBlocks { sink: 0..sink_end, window: window_start..end }
     }

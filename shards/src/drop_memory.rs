@@ -222,6 +222,7 @@ impl DropMemory {
                 .map(|&first| {
                     std::iter::successors(Some(first), |&at| Some(self.ring.get(at as usize)?.next))
                         .take_while(|&at| at != NONE)
+                        .take(self.ring.len() + 1)
                         .count()
                 })
                 .sum();

@@ -357,12 +357,12 @@ impl Journal {
     }
 }
 
-/// Coalescing looks records up by this. Block hashes are the engines' choice and need not be random,
-/// so all of the key is mixed; a set of colliding keys costs one reader at most one interval's
-/// comparisons, which is bounded.
-fn mix(key: &StateKey, medium: Medium) -> u64 {
+/// Coalescing looks records up by this, both media of a key in one place. Block hashes are the engines'
+/// choice and need not be random, so all of the key is mixed; a set of colliding keys costs one reader
+/// at most one interval's comparisons, which is bounded.
+fn mix(key: &StateKey) -> u64 {
     let GroupId(group) = key.group;
-    let seed = u64::from(key.namespace.0) << 24 | u64::from(group) << 8 | medium as u64;
+    let seed = u64::from(key.namespace.0) << 16 | u64::from(group);
     let (words, _) = key.block.0.as_chunks::<8>();
     words.iter().fold(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), |hash, word| {
         let mixed = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -138,8 +138,11 @@ impl Leases {
             }
             match lease.kind {
                 LeaseKind::Acquired => return self.attach(token, instance, connection).map(|_| ()),
-                LeaseKind::Hold { .. } => self.end(token, ended),
+                // Refused before the hold ends: a refusal changes nothing.
+                LeaseKind::Hold { .. } if lease.charged != connection => self.may_create(connection)?,
+                LeaseKind::Hold { .. } => {}
             }
+            self.end(token, ended);
         }
         self.create(token, instance, connection, LeaseKind::Acquired)
     }
@@ -175,11 +178,8 @@ impl Leases {
         connection: ConnectionId,
         kind: LeaseKind,
     ) -> Result<(), LeaseError> {
-        let share = self.shares.entry(connection).or_default();
-        if share.leases >= self.settings.leases_per_connection_max {
-            return Err(LeaseError::TooMany { limit: self.settings.leases_per_connection_max });
-        }
-        share.leases += 1;
+        self.may_create(connection)?;
+        self.shares.entry(connection).or_default().leases += 1;
         if let LeaseKind::Hold { expires } = kind {
             self.hold_expiries.insert((expires, token), ());
         }
@@ -187,6 +187,12 @@ impl Leases {
         let lease = Lease { instance, kind, charged: connection, attachments, blocks: Vec::new(), bytes: 0 };
         self.leases.insert(token, lease);
         Ok(())
+    }
+
+    fn may_create(&self, connection: ConnectionId) -> Result<(), LeaseError> {
+        let limit = self.settings.leases_per_connection_max;
+        let leases = self.shares.get(&connection).map_or(0, |share| share.leases);
+        if leases < limit { Ok(()) } else { Err(LeaseError::TooMany { limit }) }
     }
 
     /// Whether a lease goes on.
@@ -359,3 +365,6 @@ impl Leases {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

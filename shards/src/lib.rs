@@ -5,6 +5,7 @@ pub mod admission;
 pub mod demand;
 pub mod drop_memory;
 pub mod eviction;
+pub mod index;
 pub mod journal;
 pub mod key;
 pub mod leases;

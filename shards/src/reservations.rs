@@ -128,3 +128,6 @@ impl Reservations {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -358,6 +358,7 @@ impl Residents {
     }
 
     /// Checks that the indices agree; linear in the table.
+    #[cfg(test)]
     pub(crate) fn assert_indices(&self) {
         assert_eq!(self.by_key.len(), self.entries.used, "hash index and table agree");
         assert_eq!(self.ordered.len(), self.entries.used, "ordered index and table agree");
@@ -374,3 +375,6 @@ impl Residents {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

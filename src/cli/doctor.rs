@@ -65,6 +65,15 @@ pub fn fault_name(fault: SsdFault) -> &'static str {
     }
 }
 
+fn fault_effect(fault: SsdFault) -> &'static str {
+    match fault {
+        SsdFault::FileDeleted => "the tier serves on in the nameless file, whose space nobody else can have",
+        SsdFault::DeviceFull | SsdFault::WriteErrors | SsdFault::ReadErrors | SsdFault::WrongChecksums => {
+            "evicted blocks are lost instead of kept on SSD; DRAM goes on serving"
+        }
+    }
+}
+
 fn fault_remedy(fault: SsdFault) -> &'static str {
     match fault {
         SsdFault::DeviceFull => "free space in --data-dir or lower --ssd, then restart the node",
@@ -89,8 +98,7 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
     let (ssd, arena, engine, turns) = (&report.ssd, &report.arena, &report.engine, &report.turns);
     if let SsdState::Degraded { fault, detail } = &ssd.state {
         let what = format!("the SSD tier of shard {shard} is degraded: {} ({detail})", fault_name(*fault));
-        let why = "evicted blocks are lost instead of kept on SSD; DRAM goes on serving";
-        add(Severity::Fault, "ssd-degraded", what, why, fault_remedy(*fault));
+        add(Severity::Fault, "ssd-degraded", what, fault_effect(*fault), fault_remedy(*fault));
     }
     if ssd.checksum_failures > 0 || ssd.quarantined_bytes > 0 {
         let size = ByteSize(ssd.quarantined_bytes).rounded();

@@ -3,6 +3,7 @@
 pub mod await_fence;
 pub mod derive;
 pub mod doctor;
+pub mod drain;
 pub mod http_client;
 pub mod namespaces;
 pub mod node;
@@ -41,6 +42,8 @@ pub enum Command {
     Node(Box<crate::settings::NodeArgs>),
     /// Drive nodes with a trace through the engine channel and check every byte
     Replay(replay::ReplayArgs),
+    /// Stop a node: take no new work, finish, exit; prints what remains while it waits
+    Drain(drain::DrainArgs),
     /// Show what a node is, holds and is doing
     Status(status::StatusArgs),
     /// Wait until a node has flushed, and print its fence
@@ -72,6 +75,7 @@ pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Node(args) => node::run(*args),
         Command::Replay(args) => replay::run(&args),
+        Command::Drain(args) => drain::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Owners(args) => owners::run(&args),

@@ -92,7 +92,7 @@ pub fn run(args: &NamespacesArgs) -> ExitCode {
     }
     match args.node.client().and_then(|client| list(&client)) {
         Ok(rows) if args.node.json => say(&serde_json::json!({"namespaces": rows}).to_string()),
-        Ok(rows) if rows.is_empty() => say("no namespace is registered: no engine has connected yet"),
+        Ok(rows) if rows.is_empty() => say("no namespace is registered: no engine is connected"),
         Ok(rows) => say(&table(&rows)),
         Err(error) => return fail_client(&error),
     }

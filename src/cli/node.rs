@@ -1,29 +1,29 @@
 //! `orbitkv node`: the daemon.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::TcpListener;
 use std::process::ExitCode;
 
 use orbitkv_native::arena::PageKind;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::{fail, say};
-use crate::control::connections::BoundedListener;
-use crate::control::http::{self, HttpSettings};
 use crate::control::metadata::NodeIdentity;
-use crate::control::port::CorePort;
+use crate::control::run;
 use crate::exit::Exit;
 use crate::node::{self, Node};
-use crate::quantity::ByteSize;
-use crate::settings::{DeviceCores, HttpBind, Machine, NodeArgs, NodeSettings, Token};
+use crate::settings::{DeviceCores, HttpBind, NodeArgs, NodeSettings, Token};
 
 /// Runs the daemon until a signal or a drain ends it.
 #[must_use]
 pub fn run(args: NodeArgs) -> ExitCode {
     let filter = EnvFilter::try_from_env("ORBITKV_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // A second subscriber in one process is no reason not to serve.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .try_init();
     let (settings, machine) = match NodeSettings::of(args) {
         Ok(resolved) => resolved,
         Err(error) => return fail(Exit::Usage, &error.to_string()),
@@ -60,67 +60,10 @@ pub fn run(args: NodeArgs) -> ExitCode {
         PageKind::HugeTlb => "hugetlb",
     };
     let identity = NodeIdentity::of(&settings, &bill, pages);
-    match serve(node, identity, &settings, &machine, token, listener) {
+    match run::serve(node, identity, &settings, &machine, token, listener) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &format!("the control thread: {error}")),
     }
-}
-
-/// Control's work until the end: HTTP, drains, signals. Then the cores are stopped.
-fn serve(
-    mut node: Node,
-    identity: NodeIdentity,
-    settings: &NodeSettings,
-    machine: &Machine,
-    token: Option<Token>,
-    listener: Option<TcpListener>,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let port = CorePort::new(node.take_mail(), identity);
-    let ended = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let (stop, stopped) = tokio::sync::watch::channel(false);
-        let served = match listener {
-            None => None,
-            Some(listener) => {
-                listener.set_nonblocking(true)?;
-                let address = listener.local_addr()?;
-                let listener = BoundedListener::new(tokio::net::TcpListener::from_std(listener)?);
-                let http = HttpSettings { host_name: machine.host_name.clone(), token };
-                let mut stopped = stopped.clone();
-                let stop = async move {
-                    let _ = stopped.wait_for(|stopped| *stopped).await;
-                };
-                say(&format!("http on {address}"));
-                Some(tokio::spawn(http::serve(listener, http, port.clone(), stop)))
-            }
-        };
-        say(&format!("engine socket {}", settings.engine_socket.display()));
-        say(&format!(
-            "ready: {} of DRAM, {} of SSD",
-            ByteSize(settings.dram_slice_bytes * u64::from(settings.shards)),
-            ByteSize(settings.ssd_slice_bytes * u64::from(settings.shards))
-        ));
-        let why = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            () = port.drained() => "drained",
-            delivered = port.deliver() => return delivered,
-        };
-        say(&format!("stopping: {why}"));
-        let _ = stop.send(true);
-        if let Some(served) = served {
-            served.abort();
-            let _ = served.await;
-        }
-        Ok(())
-    });
-    drop(runtime);
-    node.give_mail(port.into_mail());
-    node.stop();
-    say("stopped");
-    ended
 }
 
 fn placement_words(settings: &NodeSettings) -> String {

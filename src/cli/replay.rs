@@ -22,6 +22,8 @@ use crate::replay::{
 
 /// How long a given node may take to answer.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// How often the spinner moves while a node starts.
+const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 /// The least a started node gets, of DRAM and of SSD.
 const SHARE_BYTES_MIN: u64 = 64 * MIB;
 /// What a share of the SSD gets on top: the log keeps free and fills segments of up to 32 MiB.
@@ -213,7 +215,14 @@ fn start_node(args: &ReplayArgs, shape: &TraceShape) -> Result<ChildNode, Refusa
         ssd: args.ssd.bytes(shape, block_bytes, log_extra),
         data_parent: args.data_dir.clone().unwrap_or_else(below_target),
     };
-    ChildNode::start(&order).map_err(|failure| {
+    let spinner = ProgressBar::new_spinner().with_message(format!(
+        "starting a node with {} of DRAM and {} of SSD (it allocates both)",
+        order.dram, order.ssd
+    ));
+    spinner.enable_steady_tick(SPINNER_INTERVAL);
+    let started = ChildNode::start(&order);
+    spinner.finish_and_clear();
+    started.map_err(|failure| {
         let exit = match &failure {
             NodeFailure::Ended { status, .. } if status.code() == Some(Exit::Usage as i32) => Exit::Usage,
             NodeFailure::Client(error) => exit_of(error),

@@ -20,7 +20,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use orbitkv::client::{BlockHash, Client, ClientSettings, Completion, GroupId, PrefixList, Reserved, SaveKey};
-//! # fn registration() -> orbitkv::client::Registration { unimplemented!() }
+//! # fn registration() -> orbitkv::client::Registration { panic!("yours") }
 //! # fn main() -> Result<(), orbitkv::client::ClientError> {
 //! let wait = Duration::from_secs(5);
 //! let mut client = Client::connect(ClientSettings::new("/run/orbitkv/engine.sock"))?;

@@ -8,6 +8,7 @@ pub mod metadata;
 mod metrics;
 pub mod port;
 pub mod report;
+pub mod run;
 
 #[cfg(test)]
 mod tests;

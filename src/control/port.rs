@@ -263,7 +263,7 @@ impl NodePort for CorePort {
 }
 
 fn shard_report(report: CoreReport) -> ShardReport {
-    let CoreReport { figures, engine, turns, device_peak, file_deleted, .. } = report;
+    let CoreReport { figures, engine, turns, mail, device_peak, file_deleted, .. } = report;
     let counters = figures.counters;
     ShardReport {
         shard: figures.shard.0,
@@ -332,7 +332,8 @@ fn shard_report(report: CoreReport) -> ShardReport {
             write_backs: counters.write_queue_peak,
             ssd_requests: device_peak,
             waiting: figures.waiting[1],
-            ..QueuePeaks::default()
+            mail_requests: mail.requests,
+            mail_replies: mail.answers,
         },
         turns: TurnReport { turns: turns.turns, stalls: turns.stalls, slice_ns_max: turns.ns_max },
     }

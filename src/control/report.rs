@@ -117,7 +117,8 @@ pub enum SsdState {
     Off,
     /// Serving.
     On,
-    /// No longer written; residents on it are served while they can be read.
+    /// In trouble. But for a deleted file it is no longer written; residents on it are served while they can
+    /// be read.
     Degraded {
         /// What kind of trouble it is: decides the remedy.
         fault: SsdFault,
@@ -154,14 +155,13 @@ pub struct EngineReport {
     pub reservations: u64,
     /// Leases not yet released.
     pub leases: u64,
-    /// Holds of queries, part of `leases`.
+    /// Holds of queries.
     pub holds: u64,
     /// Holds that ended by time, counter.
     pub holds_expired: u64,
     /// Acquires and Syncs that wait.
     pub waiting: u64,
-    /// Connections whose process was proved dead; without claims they may have been forgotten
-    /// before, when their socket closed. Counter.
+    /// Engine processes that ended, counter.
     pub process_deaths: u64,
     /// Extents of an earlier daemon that were refused, counter.
     pub stale_generation_rejections: u64,

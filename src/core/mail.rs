@@ -75,9 +75,20 @@ struct Peer {
     rung: bool,
 }
 
+/// Most that ever waited in any lane of one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peaks {
+    /// Letters.
+    pub requests: u64,
+    /// Answers, those that waited for a full lane included.
+    pub answers: u64,
+}
+
 /// One core's mail: its lanes to and from every other participant, and its doorbell.
 pub struct Mail {
     me: usize,
+    next_sender: usize,
+    peaks: Peaks,
     peers: Vec<Option<Peer>>,
     wake: Wake,
 }
@@ -94,6 +105,8 @@ impl Mail {
             .enumerate()
             .map(|(me, wake)| Mail {
                 me,
+                next_sender: 0,
+                peaks: Peaks::default(),
                 peers: (0..participants).map(|_| None).collect(),
                 wake: wake.clone(),
             })
@@ -133,6 +146,12 @@ impl Mail {
         self.peers.len()
     }
 
+    /// Most that ever waited in any of this participant's outgoing lanes.
+    #[must_use]
+    pub fn peaks(&self) -> Peaks {
+        self.peaks
+    }
+
     /// This participant's number.
     #[must_use]
     pub fn me(&self) -> usize {
@@ -160,6 +179,8 @@ impl Mail {
         match peer.requests_out.push(letter) {
             Ok(()) => {
                 peer.rung = true;
+                let waiting = LANE_LETTERS - peer.requests_out.slots();
+                self.peaks.requests = self.peaks.requests.max(waiting as u64);
                 Ok(())
             }
             Err(rtrb::PushError::Full(letter)) => Err(letter),
@@ -171,6 +192,8 @@ impl Mail {
         let peer = self.peers[to].as_mut().expect("nobody mails himself");
         peer.unsent.push_back(answer);
         peer.rung = true;
+        let waiting = LANE_LETTERS - peer.answers_out.slots() + peer.unsent.len();
+        self.peaks.answers = self.peaks.answers.max(waiting as u64);
     }
 
     /// Moves waiting answers and rings the doorbells of everybody who got something. Returns whether
@@ -192,10 +215,18 @@ impl Mail {
         waiting
     }
 
-    /// The next request, and who sent it.
+    /// The next request, and who sent it: in turn from each, so that nobody starves the others.
     pub fn receive(&mut self) -> Option<(usize, Letter)> {
-        let peers = self.peers.iter_mut().enumerate();
-        peers.filter_map(|(from, peer)| Some((from, peer.as_mut()?.requests_in.pop().ok()?))).next()
+        let participants = self.peers.len();
+        for step in 0..participants {
+            let from = (self.next_sender + step) % participants;
+            let letter = self.peers[from].as_mut().and_then(|peer| peer.requests_in.pop().ok());
+            if let Some(letter) = letter {
+                self.next_sender = (from + 1) % participants;
+                return Some((from, letter));
+            }
+        }
+        None
     }
 
     /// The next answer.
@@ -221,6 +252,19 @@ mod tests {
         assert!(matches!(second.receive(), Some((0, Letter::Drain))));
         assert!(matches!(second.receive(), Some((0, Letter::Stop))));
         assert!(second.receive().is_none());
+    }
+
+    #[test]
+    fn a_busy_sender_does_not_starve_the_others() {
+        let mut mails = Mail::mesh(3).unwrap();
+        let (mut third, mut second, mut first) = (mails.remove(2), mails.remove(1), mails.remove(0));
+        for _ in 0..10 {
+            first.send(1, Letter::Drain).unwrap();
+        }
+        third.send(1, Letter::Stop).unwrap();
+        let senders: Vec<usize> = std::iter::from_fn(|| second.receive()).map(|(from, _)| from).collect();
+        assert_eq!(&senders[..3], &[0, 2, 0]);
+        assert_eq!(senders.len(), 11);
     }
 
     #[test]

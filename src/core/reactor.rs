@@ -49,7 +49,8 @@ fn spawn_new(core: &Rc<RefCell<Core>>) {
         let core = Rc::clone(core);
         monoio::spawn(async move {
             let (ready, interest) = (watch.ready, watch.interest);
-            let Ok(socket) = pollable(watch) else { return };
+            // A core that cannot watch one of its descriptors would be half alive: see `node`.
+            let socket = pollable(watch).expect("a reactor takes any descriptor that its core opened");
             loop {
                 let polled = match interest {
                     Interest::Read => socket.readable(false).await,

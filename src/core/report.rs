@@ -3,6 +3,7 @@
 use orbitkv_shards::shard::Figures;
 use orbitkv_wire::identity::NamespaceDigest;
 
+use super::mail::Peaks;
 use crate::engine::EngineCounters;
 
 /// Figures of one core: its shard, its engine channel and its turns.
@@ -14,6 +15,8 @@ pub struct CoreReport {
     pub engine: EngineCounters,
     /// Turns and slices.
     pub turns: TurnCounters,
+    /// The outgoing mail.
+    pub mail: Peaks,
     /// Device operations at once, most ever.
     pub device_peak: u64,
     /// Whether the SSD file has lost its name.

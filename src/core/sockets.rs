@@ -167,28 +167,44 @@ impl Sockets {
     }
 }
 
-/// Why an engine was not let in.
+/// What became of accepting.
 #[derive(Debug)]
-pub enum Rejected {
+pub enum Accepted {
+    /// An engine, let in.
+    Engine(EngineStream),
+    /// Nobody waits.
+    Nobody,
     /// Its user may not use this node.
-    User(u32),
-    /// The kernel did not say who it is.
+    OtherUser(u32),
+    /// The kernel did not say who it is, or the engine has gone already.
     Unknown(io::Error),
+    /// Nobody can be accepted for now: the process has no descriptor or memory left.
+    Exhausted(io::Error),
 }
 
-/// Accepts one waiting engine; `None` if none waits.
-///
-/// # Errors
-/// [`Rejected`] for an engine that is turned away; the caller goes on accepting.
-pub fn accept(listener: &EngineSocket, admitted_uids: &[u32]) -> Option<Result<EngineStream, Rejected>> {
-    let (socket, _) = listener.listener().accept().ok()?;
-    Some((|| {
-        socket.set_nonblocking(true).map_err(Rejected::Unknown)?;
-        let peer = peer_credentials(socket.as_fd()).map_err(Rejected::Unknown)?;
-        if !admitted_uids.contains(&peer.uid) {
-            return Err(Rejected::User(peer.uid));
+/// Accepts one waiting engine.
+pub fn accept(listener: &EngineSocket, admitted_uids: &[u32]) -> Accepted {
+    let socket = match listener.listener().accept() {
+        Ok((socket, _)) => socket,
+        Err(error) => {
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Accepted::Nobody,
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => Accepted::Unknown(error),
+                _ => Accepted::Exhausted(error),
+            };
         }
-        let process = peer_pidfd(socket.as_fd()).map_err(Rejected::Unknown)?;
-        Ok(EngineStream { socket, process, process_id: peer.pid, user_id: peer.uid })
-    })())
+    };
+    let identified = (|| {
+        socket.set_nonblocking(true)?;
+        let peer = peer_credentials(socket.as_fd())?;
+        io::Result::Ok((peer, peer_pidfd(socket.as_fd())?))
+    })();
+    match identified {
+        Ok((peer, _)) if !admitted_uids.contains(&peer.uid) => Accepted::OtherUser(peer.uid),
+        Ok((peer, process)) => {
+            let (process_id, user_id) = (peer.pid, peer.uid);
+            Accepted::Engine(EngineStream { socket, process, process_id, user_id })
+        }
+        Err(error) => Accepted::Unknown(error),
+    }
 }

@@ -9,6 +9,7 @@ pub mod connection;
 pub mod job;
 pub mod prefix;
 pub mod refusal;
+mod registration;
 pub mod registry;
 mod requests;
 
@@ -70,6 +71,8 @@ pub enum Errand {
         /// The process that says so.
         process_id: u32,
     },
+    /// Tell the registry that the process of this connection is gone.
+    Unregister(ConnectionId),
     /// Forget a closed connection: its process has nothing left under it.
     Forget(ConnectionId),
     /// An engine asked for the node to drain.
@@ -446,7 +449,11 @@ impl EngineHub {
 
     /// Forgets a closed connection without claims; whether it was still known.
     pub fn forget(&mut self, id: ConnectionId) -> bool {
-        self.connections.remove(&id).is_some()
+        let forgotten = self.connections.remove(&id).is_some();
+        if forgotten {
+            self.errands.push_back(Errand::Unregister(id));
+        }
+        forgotten
     }
 
     /// The process is gone, or says so itself: everything it had ends.
@@ -455,20 +462,26 @@ impl EngineHub {
             self.on_closed(id);
             self.connections.remove(&id);
             self.counters.process_deaths += 1;
-            self.broadcast(&|| Command::Gone { connection: id });
+            self.end(id);
         }
     }
 
+    /// Ends whatever a connection's process had, everywhere.
+    fn end(&mut self, id: ConnectionId) {
+        self.broadcast(&|| Command::Gone { connection: id });
+        self.errands.push_back(Errand::Unregister(id));
+    }
+
     /// `process_id` says that it lost connection `id` and uses nothing of it. Only that process is
-    /// believed. Its word may be faster than the end of the lost connection, which then ends here.
-    /// Returns whether it was believed.
+    /// believed; its word may come before the end of the old socket does. Returns whether it was.
     pub fn on_abandoned(&mut self, id: ConnectionId, process_id: u32) -> bool {
-        let known = self.connections.get(&id);
-        let believed = known.is_some_and(|connection| connection.process_id == process_id);
+        // Processes of pid namespaces that we cannot see all have number 0: none of them is believed.
+        let same = |connection: &Connection| connection.process_id == process_id && process_id != 0;
+        let believed = self.connections.get(&id).is_some_and(same);
         if believed {
             self.on_closed(id);
             self.connections.remove(&id);
-            self.broadcast(&|| Command::Gone { connection: id });
+            self.end(id);
         }
         believed
     }

@@ -104,7 +104,7 @@ impl Prefix {
 
     /// Blocks of the request.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn blocks(&self) -> usize {
         self.hashes.len()
     }
 

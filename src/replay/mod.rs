@@ -4,9 +4,13 @@
 mod engine;
 mod generate;
 mod lanes;
+#[cfg(test)]
+mod model_node;
 mod node;
 mod payload;
 mod report;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 use std::path::PathBuf;
@@ -141,26 +145,3 @@ fn until(moment: Instant) -> Duration {
 
 /// How much later than asked a sleeping thread may wake.
 const TIMER_SLACK: Duration = Duration::from_micros(150);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_due_when_the_trace_says_and_never_backwards() {
-        let at = |timestamp| TraceRequest { timestamp, input_length: 0, output_length: 0, hash_ids: vec![] };
-        let requests = [at(1000.0), at(1500.0), at(1200.0), at(3000.0)];
-        let milliseconds = |speed| -> Vec<u128> {
-            intended_starts(&requests, speed).iter().map(Duration::as_millis).collect()
-        };
-        assert_eq!(milliseconds(1.0), [0, 500, 500, 2000]);
-        assert_eq!(milliseconds(10.0), [0, 50, 50, 200]);
-        assert!(milliseconds(0.0).is_empty());
-    }
-
-    #[test]
-    fn a_missed_moment_is_told() {
-        assert!(until(Instant::now() - Duration::from_millis(50)) >= Duration::from_millis(49));
-        assert!(until(Instant::now() + Duration::from_millis(5)) < Duration::from_millis(1_000));
-    }
-}

@@ -84,12 +84,12 @@ pub struct NodeArgs {
     #[arg(long, value_name = "NAME", env = "ORBITKV_NODE_ID")]
     pub node_id: Option<String>,
 
-    /// Directory for the SSD file, the lock and the last known good configuration; needed with
-    /// --ssd. One daemon a directory  [default: none]
+    /// Directory for the SSD file and the lock; needed with --ssd. One daemon a directory
+    /// [default: none]
     #[arg(long, value_name = "DIR", env = "ORBITKV_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// Unix socket engines connect to, at most 107 bytes; its directory is made 0700
+    /// Unix socket engines connect to, at most 107 bytes; a directory that is missing is made 0700
     /// [default: $XDG_RUNTIME_DIR/orbitkv/engine.sock, or /tmp/orbitkv-UID/engine.sock]
     #[arg(long, value_name = "PATH", env = "ORBITKV_ENGINE_SOCKET")]
     pub engine_socket: Option<PathBuf>,

@@ -2,4 +2,5 @@
 //! outside through the engine socket and the HTTP API.
 
 mod engine;
+mod faults;
 mod harness;

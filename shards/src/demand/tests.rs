@@ -15,7 +15,7 @@ fn oracle_needed(kind: GroupKind, block_tokens: u32, b: u32) -> Option<Vec<u32>>
             (0..tokens).filter(|token| token + window_tokens >= tokens).map(block_of).collect()
         }
         GroupKind::Checkpoint { interval_tokens } => {
-            if tokens % interval_tokens != 0 {
+            if !tokens.is_multiple_of(interval_tokens) {
                 return None;
             }
             // The state at the end of the last block.
@@ -247,6 +247,8 @@ proptest! {
                 let needed = demand.needed(index, boundary);
                 let blocks: Vec<u32> = needed.ranges().flatten().collect();
                 prop_assert_eq!(needed.blocks() as usize, blocks.len());
+                let ranges: Vec<_> = needed.ranges().collect();
+                prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", ranges);
                 prop_assert!((0..b).all(|block| needed.contains(block) == blocks.contains(&block)));
                 prop_assert_eq!(Some(blocks), oracle_needed(*kind, block_tokens, b));
             }

@@ -98,12 +98,12 @@ impl Interval {
         for record in input {
             let records = &self.records;
             let entry = self.newest.entry(
-                mix(&record.key, record.medium),
+                mix(&record.key),
                 |&position| {
                     let other = &records[position as usize];
                     other.key == record.key && other.medium == record.medium
                 },
-                |&position| mix(&records[position as usize].key, records[position as usize].medium),
+                |&position| mix(&records[position as usize].key),
             );
             let replaced_bytes = match &entry {
                 Entry::Occupied(old) => encoded_bytes(&records[*old.get() as usize]),

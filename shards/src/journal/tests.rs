@@ -122,6 +122,30 @@ fn an_output_too_large_shortens_the_input() {
     assert_eq!(out.through(), Sequence(4), "records out of scope cost nothing and are covered");
 }
 
+/// Keys made to share one place in the table, and the two media that always do.
+#[test]
+fn colliding_keys_stay_apart() {
+    let plain = key(8);
+    let colliding: Vec<StateKey> = (0..4u64)
+        .map(|group| {
+            let mut other = StateKey { group: GroupId(group as u16), ..plain };
+            let word = u64::from_le_bytes(*plain.block.0.first_chunk().unwrap());
+            let word = word ^ group.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            other.block.0[..8].copy_from_slice(&word.to_le_bytes());
+            other
+        })
+        .collect();
+    let mut journal = Journal::new(JournalSettings::default());
+    let mut out = Interval::new(journal.settings());
+    for key in &colliding {
+        assert_eq!(mix(key), mix(&plain), "the test's own premise");
+        journal.append_put(*key, Medium::Dram, 1);
+        journal.append_put(*key, Medium::Ssd, 1);
+    }
+    journal.read(Sequence(0), &mut out).unwrap();
+    assert_eq!(out.records().len(), 8);
+}
+
 #[test]
 #[should_panic(expected = "overflowed")]
 fn the_sequence_does_not_wrap() {

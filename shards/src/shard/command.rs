@@ -171,6 +171,22 @@ pub enum Command {
     Report,
 }
 
+impl Command {
+    /// How much work it is, in keys: what a driver budgets its turns by.
+    #[must_use]
+    pub fn units(&self) -> usize {
+        match self {
+            Command::Query { keys, .. } | Command::Acquire { keys, .. } | Command::Evict { keys, .. } => {
+                keys.len()
+            }
+            Command::Reserve { keys, .. } => keys.len(),
+            Command::Commit { reservations, .. } | Command::Abort { reservations, .. } => reservations.len(),
+            Command::List { limit, .. } => *limit as usize,
+            _ => 1,
+        }
+    }
+}
+
 /// One listed residence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {

@@ -134,7 +134,7 @@ impl Shard {
             write_backs_queued: self.write_queue.len() as u64,
             write_backs_in_flight: self.writes_in_flight as u64,
             transfers: self.transfers.len() as u64,
-            namespaces: self.namespaces.len() as u64,
+            namespaces: self.namespaces.iter().filter(|(_, _, residents)| *residents > 0).count() as u64,
             ssd: self.log.as_ref().map(|log| {
                 let accounting = log.accounting();
                 SsdFigures {

@@ -66,7 +66,7 @@ impl Shard {
         self.answer(tag, Outcome::Places(places));
     }
 
-    fn place(&self, id: EntryId) -> Place {
+    pub(super) fn place(&self, id: EntryId) -> Place {
         let entry = self.residents.entry(id);
         match (entry.dram, entry.ssd.residence()) {
             (Dram::Resident { .. }, _) => Place::Dram,
@@ -105,34 +105,31 @@ impl Shard {
         if let Err(error) = opened {
             return self.answer(tag, Outcome::LeaseRefused(error));
         }
-        let mut blocks = Vec::with_capacity(keys.len());
-        let mut waiting = 0;
-        // The deepest block first: the policy then sees the head of the prefix as the most recent.
+        // The deepest block first: the policy then sees the head of the prefix as the most recent, and
+        // a fill for one block does not evict another of the same prefix while anything else is left.
         for key in keys.iter().rev() {
+            if let Some(id) = self.find(key.hash, self.state_key(&ids, key)) {
+                self.touch(id);
+            }
+        }
+        let mut blocks = Vec::with_capacity(keys.len());
+        let mut remaining = 0;
+        let mut permit = None;
+        // The head first: where the lease bound or the arena ends, it is the tail that is refused.
+        for key in keys {
             let found = self.find(key.hash, self.state_key(&ids, key));
-            match self.acquire_one(tag, holder.token, key.index, found) {
+            match self.acquire_one(tag, holder.token, key.index, found, &mut permit) {
                 Some(record) => blocks.push(record),
-                None => waiting += 1,
+                None => remaining += 1,
             }
         }
         for block in held {
             self.unpin(block.copy);
         }
-        if waiting > 0 {
-            match self.waiting.take(1) {
-                Some(permit) => {
-                    let job = AcquireJob { token: holder.token, remaining: waiting, _permit: permit };
-                    self.acquires.insert(tag, job);
-                }
-                None => {
-                    let _ = self.forget_waiters(tag, |index| {
-                        blocks.push(refusal(index, BlockOutcome::Busy));
-                    });
-                    waiting = 0;
-                }
-            }
+        if let Some(permit) = permit.filter(|_| remaining > 0) {
+            self.acquires.insert(tag, AcquireJob { token: holder.token, remaining, _permit: permit });
         }
-        self.answer(tag, Outcome::Blocks { blocks, done: waiting == 0 });
+        self.answer(tag, Outcome::Blocks { blocks, done: remaining == 0 });
     }
 
     /// Decides one key, or makes the Acquire wait for a fill.
@@ -142,12 +139,12 @@ impl Shard {
         token: LeaseToken,
         index: u32,
         found: Option<EntryId>,
+        permit: &mut Option<Permit>,
     ) -> Option<BlockRecord> {
         let Some(id) = found else {
             self.counters.misses += 1;
             return Some(refusal(index, BlockOutcome::Missing));
         };
-        self.touch(id);
         let entry = self.residents.entry(id);
         let (key, bytes) = (entry.key, entry.bytes);
         if !self.leases.fits(token, bytes) {
@@ -159,6 +156,12 @@ impl Shard {
                 self.counters.hits_dram += 1;
                 let offset = self.lease(token, copy, key, bytes);
                 Some(ready(index, Place::Dram, offset, bytes))
+            }
+            (Dram::Filling(_), _) | (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. })
+                if !self.may_wait(permit) =>
+            {
+                self.counters.acquires_busy += 1;
+                Some(refusal(index, BlockOutcome::Busy))
             }
             (Dram::Filling(copy), _) => {
                 let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
@@ -184,6 +187,14 @@ impl Shard {
                 Some(refusal(index, BlockOutcome::Missing))
             }
         }
+    }
+
+    /// Whether an Acquire may wait for a read: it needs a permit before the first begins.
+    fn may_wait(&self, permit: &mut Option<Permit>) -> bool {
+        if permit.is_none() {
+            *permit = self.waiting.take(1);
+        }
+        permit.is_some()
     }
 
     /// Takes a slot for the block of `id` and queues the read.

@@ -1,6 +1,6 @@
 //! The save path: Reserve, Commit, Abort, and the eviction that makes room for them.
 
-use orbitkv_wire::engine::answers::{CommitOutcome, SlotOutcome, SlotRecord};
+use orbitkv_wire::engine::answers::{CommitOutcome, Place, SlotOutcome, SlotRecord};
 use orbitkv_wire::identity::{Medium, NamespaceDigest};
 
 use super::{Key, Outcome, Shard, Tag};
@@ -61,16 +61,20 @@ impl Shard {
             offset,
             bytes: 0,
         };
-        if let Some(id) = self.residents.find(key.hash, &state_key) {
+        let found = self.residents.find(key.hash, &state_key);
+        if let Some(id) = found {
             self.touch(id);
+        }
+        if found.is_some_and(|id| self.place(id) != Place::None) {
             self.counters.saves_present += 1;
             return refused(SlotOutcome::Present, 0);
         }
-        if !race && self.reservations.is_being_saved(&state_key) {
+        // An entry that shows nothing yet: its only bytes are still on their way to a medium.
+        if !race && (found.is_some() || self.reservations.is_being_saved(&state_key)) {
             self.counters.saves_being_saved += 1;
             return refused(SlotOutcome::BeingSaved, 0);
         }
-        let limit_bytes = self.slab.largest_slot_bytes();
+        let limit_bytes = self.largest_block_bytes();
         if bytes > limit_bytes {
             self.counters.saves_too_large += 1;
             return refused(SlotOutcome::TooLarge, limit_bytes);
@@ -97,6 +101,14 @@ impl Shard {
                 refused(SlotOutcome::TooLarge, limit_bytes)
             }
         }
+    }
+
+    /// The largest block that can be saved and acquired: one connection may neither reserve nor lease more,
+    /// so that what is larger would be busy for ever.
+    fn largest_block_bytes(&self) -> u64 {
+        let settings = &self.settings;
+        let share = settings.reserved_bytes_max.min(settings.leases.bytes_per_connection_max);
+        self.slab.largest_slot_bytes().min(share)
     }
 
     pub(super) fn commit(

@@ -1,1 +1,11 @@
+//! The shard against a device and engines that tests play: see `rig` for the device, `model` for
+//! what a correct cache may answer, and the other files for the rows of the specification.
 
+mod device_tests;
+mod engine_steps;
+mod lease_tests;
+mod model;
+mod node_steps;
+mod random_tests;
+mod rig;
+mod save_tests;

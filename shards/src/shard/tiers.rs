@@ -11,7 +11,9 @@ use super::{Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::EntryId;
 use crate::residents::{CopyId, Dram, EntryRef, Ssd};
-use crate::segment_log::{AppendError, OffReason, Placement, SegmentId, Settled, Standing, TableWrite};
+use crate::segment_log::{
+    AppendError, LogState, OffReason, Placement, SegmentId, Settled, Standing, TableWrite,
+};
 
 /// Times one block's write-back is tried before it stays in DRAM alone.
 const WRITE_ATTEMPTS_MAX: u8 = 3;
@@ -21,6 +23,9 @@ const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 16;
 
 /// Live blocks of a reclaimed segment that one turn looks at: a bounded slice of work.
 const RECLAIM_SLICE_BLOCKS: usize = 64;
+
+/// Dead write-backs that a queue may hold beyond twice the residents before it is swept.
+const WRITE_QUEUE_SLACK: usize = 64;
 
 /// Names a device operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,17 +81,41 @@ impl Shard {
         self.residents.entry_mut(id).ssd = Ssd::Queued;
         self.write_backs.insert(ticket);
         self.write_queue.push_back((self.residents.reference(id), ticket));
+        if self.write_queue.len() > 2 * self.residents.len() + WRITE_QUEUE_SLACK {
+            self.forget_dead_write_backs();
+        }
         self.counters.write_queue_peak = self.counters.write_queue_peak.max(self.write_queue.len() as u64);
+    }
+
+    /// Blocks that are withdrawn while their write-back waits leave it in the queue. A device that takes
+    /// nothing must not let them pile up: at most half of a full queue is dead.
+    fn forget_dead_write_backs(&mut self) {
+        let residents = &self.residents;
+        let mut dead = Vec::new();
+        self.write_queue.retain(|&(reference, ticket)| {
+            let id = residents.resolve(reference);
+            let is_live = id.is_some_and(|id| residents.entry(id).ssd == Ssd::Queued);
+            if !is_live {
+                dead.push(ticket);
+            }
+            is_live
+        });
+        dead.into_iter().for_each(|ticket| self.finish_write_back(ticket));
     }
 
     /// The next device operation. The driver asks only while the device has room.
     pub fn poll_order(&mut self) -> Option<Order> {
         self.reclaim();
-        if let Some(copy) = self.fill_queue.pop_front() {
+        while let Some(copy) = self.fill_queue.pop_front() {
+            let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
+                // Withdrawn before it was read: nothing to show, so nothing to read.
+                self.abandon_fill(copy, BlockOutcome::Missing);
+                continue;
+            };
+            let payload_bytes = self.residents.entry(entry).bytes;
             let fill = self.fills.get_mut(&copy).expect("queued fills exist");
             fill.submitted = true;
-            let (placement, entry) = (fill.placement, fill.entry);
-            let payload_bytes = self.fill_bytes(entry, placement);
+            let placement = fill.placement;
             let arena_offset = self.residents.copy(copy).slot.offset;
             let id = self.begin_transfer(Purpose::Fill(copy));
             return Some(Order {
@@ -113,11 +142,6 @@ impl Shard {
             }
         }
         None
-    }
-
-    fn fill_bytes(&self, entry: EntryRef, placement: Placement) -> u64 {
-        // An entry that has ended is read for nothing; its padded size is always safe.
-        self.residents.resolve(entry).map_or(placement.bytes, |id| self.residents.entry(id).bytes)
     }
 
     fn begin_transfer(&mut self, purpose: Purpose) -> TransferId {
@@ -179,9 +203,13 @@ impl Shard {
             Purpose::Fill(copy) => self.on_read(copy, outcome),
             Purpose::WriteBack { entry, copy, placement, ticket } => {
                 self.writes_in_flight -= 1;
-                self.on_written(entry, placement, outcome);
+                let written = self.on_written(entry, placement, outcome);
                 self.unpin(copy);
-                self.finish_write_back(ticket);
+                match written {
+                    Written::Settled => self.finish_write_back(ticket),
+                    // Under the same ticket: a Sync waits for all the tries.
+                    Written::Again => self.write_queue.push_back((entry, ticket)),
+                }
             }
             Purpose::Move { entry, copy, target } => {
                 self.writes_in_flight -= 1;
@@ -232,7 +260,12 @@ impl Shard {
         }
     }
 
-    fn on_written(&mut self, reference: EntryRef, placement: Placement, outcome: Result<u64, i32>) {
+    fn on_written(
+        &mut self,
+        reference: EntryRef,
+        placement: Placement,
+        outcome: Result<u64, i32>,
+    ) -> Written {
         // Only the very write that this entry waits for makes it a residence.
         let waiting = self
             .residents
@@ -245,7 +278,7 @@ impl Shard {
                 self.counters.write_backs_done += 1;
                 let Some(id) = waiting else {
                     self.settle_abandoned(&placement, checksum);
-                    return;
+                    return Written::Settled;
                 };
                 let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
                 let sequence = self.journal.append_put(key, Medium::Ssd, journal_bytes(bytes));
@@ -260,27 +293,30 @@ impl Shard {
             Err(_) => {
                 log.on_write_failed(&placement);
                 self.on_write_error();
-                let Some(id) = waiting else { return };
+                let Some(id) = waiting else { return Written::Settled };
+                let writes_back = self.writes_back();
                 let entry = self.residents.entry_mut(id);
                 entry.ssd = Ssd::Absent;
                 entry.write_failures += 1;
                 if entry.dram == Dram::Absent {
                     self.end_if_bare(id);
-                } else if entry.write_failures < WRITE_ATTEMPTS_MAX {
-                    self.queue_write_back(id);
-                } else {
-                    self.counters.write_backs_given_up += 1;
+                } else if writes_back && entry.write_failures < WRITE_ATTEMPTS_MAX {
+                    entry.ssd = Ssd::Queued;
+                    return Written::Again;
                 }
+                self.counters.write_backs_given_up += 1;
             }
         }
+        Written::Settled
     }
 
     /// A write that nobody waits for any more has completed: its place is dead.
     fn settle_abandoned(&mut self, placement: &Placement, checksum: u64) {
         let log = self.log.as_mut().expect("writes go to a log");
-        if log.on_written(placement, Sequence(0), checksum) == Settled::Readable {
-            log.remove(placement);
-        }
+        // Removed first, so that it never looks readable and needs no sequence.
+        log.remove(placement);
+        let settled = log.on_written(placement, Sequence(0), checksum);
+        assert_eq!(settled, Settled::Abandoned, "a removed block is not readable");
     }
 
     fn on_write_error(&mut self) {
@@ -332,6 +368,11 @@ impl Shard {
     /// Makes room in the log: drops what is cold in the segment it gave up, moves what is hot.
     fn reclaim(&mut self) {
         let Some(log) = self.log.as_mut() else { return };
+        if log.state() != LogState::On {
+            // Nothing will be written any more, so what is there stays readable.
+            self.reclaims.clear();
+            return;
+        }
         if self.reclaims.is_empty() {
             let mut live = Vec::new();
             if log.poll_reclaim(&mut live).is_none() {
@@ -366,8 +407,10 @@ impl Shard {
         let (key, bytes, checksum) = (entry.key, entry.bytes, entry.checksum);
         let name = self.block_name(&key);
         let log = self.log.as_mut().expect("an SSD residence lies in a log");
-        let Ok(target) = log.append_reinsert(&placement, &name, bytes) else {
-            return self.drop_from_log(id);
+        let target = match log.append_reinsert(&placement, &name, bytes) {
+            Ok(target) => target,
+            Err(AppendError::Off(_)) => return,
+            Err(_) => return self.drop_from_log(id),
         };
         self.residents.entry_mut(id).ssd = Ssd::Moving { placement, sequence, target };
         self.residents.pin(copy);
@@ -387,6 +430,7 @@ impl Shard {
         let log = self.log.as_mut().expect("moves go to a log");
         match (outcome, moving) {
             (Ok(checksum), Some((id, placement, sequence))) => {
+                self.failures_in_a_row = 0;
                 log.on_written(&target, sequence, checksum);
                 log.remove(&placement);
                 let entry = self.residents.entry_mut(id);
@@ -395,6 +439,7 @@ impl Shard {
                 self.counters.ssd_moves += 1;
             }
             (Ok(checksum), None) => {
+                self.failures_in_a_row = 0;
                 self.settle_abandoned(&target, checksum);
             }
             (Err(_), moving) => {
@@ -402,7 +447,9 @@ impl Shard {
                 self.on_write_error();
                 if let Some((id, placement, sequence)) = moving {
                     self.residents.entry_mut(id).ssd = Ssd::Resident { placement, sequence };
-                    self.drop_from_log(id);
+                    if self.writes_back() {
+                        self.drop_from_log(id);
+                    }
                 }
             }
         }
@@ -431,4 +478,12 @@ enum Begun {
     Order(Order),
     NotNeeded,
     NoRoom,
+}
+
+/// What a completed write of a write-back has come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Settled,
+    /// It failed and waits for another try.
+    Again,
 }

@@ -97,6 +97,8 @@ impl Shard {
         after: Option<(GroupId, BlockHash)>,
         limit: u32,
     ) {
+        // A page without entries would never end.
+        let limit = limit.max(1);
         let mut residents = Vec::new();
         let mut next = None;
         if let Some(namespace) = self.namespaces.get(namespace) {

@@ -2,7 +2,7 @@
 //! What it said is shown if the test fails.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,6 @@ pub struct NodeOrder {
     cores: Option<String>,
     arguments: Vec<OsString>,
     variables: Vec<(OsString, OsString)>,
-    wrapper: Vec<OsString>,
     data_parent: PathBuf,
 }
 
@@ -41,7 +40,6 @@ impl Default for NodeOrder {
             cores: None,
             arguments: Vec::new(),
             variables: Vec::new(),
-            wrapper: Vec::new(),
             data_parent: PathBuf::from(env!("CARGO_TARGET_TMPDIR")),
         }
     }
@@ -72,12 +70,6 @@ impl NodeOrder {
 
     pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.push((name.into(), value.into()));
-        self
-    }
-
-    /// A program in front of the node, with its arguments; it must `exec` what follows.
-    pub fn wrapped(mut self, words: &[&str]) -> Self {
-        self.wrapper = words.iter().map(OsString::from).collect();
         self
     }
 
@@ -120,7 +112,6 @@ impl NodeOrder {
 #[derive(Clone, Debug)]
 pub struct Ended {
     pub status: ExitStatus,
-    pub stdout: String,
     pub stderr: String,
 }
 
@@ -154,10 +145,8 @@ impl Node {
 
     fn spawn(&mut self) -> Result<(), Ended> {
         assert!(self.running.is_none(), "the earlier process has ended");
-        let binary = OsString::from(env!("CARGO_BIN_EXE_orbitkv"));
-        let words: Vec<OsString> = self.order.wrapper.iter().cloned().chain([binary]).collect();
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).args(["node", "--node-id", "scenario", "--http", "127.0.0.1:0"]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orbitkv"));
+        command.args(["node", "--node-id", "scenario", "--http", "127.0.0.1:0"]);
         command.arg("--engine-socket").arg(self.socket());
         command.args(["--dram", &self.order.dram, "--shards", &self.order.shards.to_string()]);
         if let Some(cores) = &self.order.cores {
@@ -180,7 +169,7 @@ impl Node {
         let until = Instant::now() + WAIT * 3;
         loop {
             if let Some(status) = self.ended() {
-                return Err(Ended { status, stdout: self.stdout(), stderr: self.stderr() });
+                return Err(Ended { status, stderr: self.stderr() });
             }
             let stdout = self.stdout()[said..].to_owned();
             if stdout.contains("ready:") {
@@ -369,9 +358,4 @@ fn follow(stream: impl std::io::Read + Send + 'static, log: &Arc<Mutex<String>>)
             log.push('\n');
         }
     })
-}
-
-/// A file of zeros, for tests that need one in the way.
-pub fn touch(path: &Path) {
-    File::create(path).expect("a file can be made");
 }

@@ -113,7 +113,7 @@ numbered! {
     pub enum Status: u16 {
         /// Done; look at the records.
         Ok = 0,
-        /// The frame's bytes do not follow the protocol; the connection is closed after this answer.
+        /// The frame does not follow the protocol. One that cannot be read at all closes the connection.
         Malformed = 1,
         /// A count or size is over its limit; `detail` is the limit.
         OverLimit = 2,

@@ -1,0 +1,66 @@
+//! Where the files of a run lie: on a disk, locked, and empty before and after.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use orbitkv_native::ssd_file::DataDirLock;
+use rustix::fs::statfs;
+
+use super::Failure;
+
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC`.
+const MEMORY_FILESYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// A locked directory for one run.
+pub struct Workplace {
+    lock: DataDirLock,
+}
+
+impl Workplace {
+    /// Takes `directory`, or the default one beside the build's output.
+    ///
+    /// # Errors
+    /// If it cannot be made, lies in memory, or another run uses it.
+    pub fn take(directory: Option<PathBuf>) -> Result<Workplace, Failure> {
+        let directory = match directory {
+            // A directory of our own inside, since it is emptied.
+            Some(directory) => directory.join("orbitkv-bench-local"),
+            None => {
+                let program = std::env::current_exe()?;
+                let output = program.parent().and_then(Path::parent);
+                output.ok_or("this program lies in no directory; give --dir")?.join("bench-local")
+            }
+        };
+        fs::create_dir_all(&directory)
+            .map_err(|error| format!("--dir {}: {error}; choose another", directory.display()))?;
+        let magic = statfs(&directory)?.f_type as u32;
+        if MEMORY_FILESYSTEMS.contains(&magic) {
+            let directory = directory.display();
+            return Err(format!("--dir {directory} lies in memory: choose a directory on a disk").into());
+        }
+        let workplace = Workplace { lock: DataDirLock::acquire(&directory.canonicalize()?)? };
+        // What a killed run left.
+        workplace.empty()?;
+        Ok(workplace)
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.lock.directory()
+    }
+
+    fn empty(&self) -> Result<(), Failure> {
+        for entry in fs::read_dir(self.path())?.flatten() {
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        let _ = self.empty();
+    }
+}

@@ -1,0 +1,183 @@
+//! A node of its own for each part of a run: started as a process on its core, asked over HTTP what it
+//! did, watched through `/proc`, stopped at the end.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use orbitkv::cli::http_client::HttpClient;
+use orbitkv::client::{Client, ClientSettings, ViewPopulate};
+use orbitkv::control::metadata::MetadataPage;
+use orbitkv::quantity::ByteSize;
+use orbitkv_native::arena::PagePreference;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::{Context, Failure};
+
+const START_WAIT: Duration = Duration::from_secs(120);
+const STOP_WAIT: Duration = Duration::from_secs(60);
+const LOG_BYTES_TOLD: usize = 2_048;
+
+/// A running node; stopped when dropped.
+pub struct Node {
+    child: Child,
+    run: TempDir,
+    data: PathBuf,
+    http: HttpClient,
+}
+
+impl Node {
+    /// Starts a node of one shard on the node's core and waits until it serves.
+    ///
+    /// # Errors
+    /// If there is no `orbitkv` beside this program, or the node ends or stays silent; with its own words.
+    pub fn start(context: &Context, dram_bytes: u64, ssd_bytes: u64) -> Result<Node, Failure> {
+        let program = program()?;
+        // The socket's path is short of room, so it does not lie below the data.
+        let run = tempfile::Builder::new().prefix("orbitkv-bench-").tempdir()?;
+        let data = context.workplace.path().join("node");
+        fs::create_dir_all(&data)?;
+        let output = File::create(run.path().join("node.log"))?;
+        let mut command = Command::new(&program);
+        command.args(["node", "--node-id", "bench", "--http", "127.0.0.1:0", "--layout", "shared"]);
+        command.args(["--shards", "1", "--cores", &context.node_core.to_string()]);
+        command.args([
+            "--dram",
+            &ByteSize(dram_bytes).to_string(),
+            "--ssd",
+            &ByteSize(ssd_bytes).to_string(),
+        ]);
+        command.arg("--data-dir").arg(&data).arg("--engine-socket").arg(run.path().join("engine.sock"));
+        // Settings of the operator's own node must not reach ours.
+        let foreign = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ORBITKV_"));
+        foreign.for_each(|(name, _)| _ = command.env_remove(name));
+        let errors = output.try_clone()?;
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let child = context.unpinned(|| command.spawn())??;
+        let http = HttpClient::new("127.0.0.1:1")?;
+        let mut node = Node { child, run, data, http };
+        let address = node.await_line("http on ")?;
+        node.await_line("ready: ")?;
+        node.http = HttpClient::new(&address)?;
+        Ok(node)
+    }
+
+    /// Waits until the node has said a line that begins so, and gives the rest of it.
+    fn await_line(&mut self, beginning: &str) -> Result<String, Failure> {
+        let started = Instant::now();
+        loop {
+            let log = self.log();
+            if let Some(rest) = log.lines().find_map(|line| line.strip_prefix(beginning)) {
+                return Ok(rest.to_owned());
+            }
+            let status = self.child.try_wait()?;
+            if status.is_some() || started.elapsed() > START_WAIT {
+                let told = &log[log.floor_char_boundary(log.len().saturating_sub(LOG_BYTES_TOLD))..];
+                let what =
+                    status.map_or("does not start".to_owned(), |status| format!("ended with {status}"));
+                return Err(format!("the node {what}; it said:\n{}", told.trim_end()).into());
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn log(&self) -> String {
+        let bytes = fs::read(self.run.path().join("node.log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A connection, with its view of the arena mapped whole.
+    ///
+    /// # Errors
+    /// As the client says.
+    pub fn connect(&self) -> Result<Client, Failure> {
+        let settings = ClientSettings::new(self.run.path().join("engine.sock"));
+        Ok(Client::connect(ClientSettings { populate: ViewPopulate::AtMap, ..settings })?)
+    }
+
+    /// What the node says about itself.
+    ///
+    /// # Errors
+    /// If it gives no answer.
+    pub fn metadata(&self) -> Result<MetadataPage, Failure> {
+        Ok(self.http.get_as("/cache/metadata")?.0)
+    }
+
+    /// The preference that gets another arena the same pages as the node's.
+    ///
+    /// # Errors
+    /// If the node gives no answer.
+    pub fn same_pages(&self) -> Result<PagePreference, Failure> {
+        match self.metadata()?.identity.arena_pages.as_str() {
+            "small" => Ok(PagePreference::Small),
+            "thp" => Ok(PagePreference::Thp),
+            "hugetlb" => Ok(PagePreference::HugeTlb),
+            other => Err(format!("the node names unknown pages: {other}").into()),
+        }
+    }
+
+    /// Bytes the process has caused to be read from disks so far.
+    pub fn disk_read_bytes(&self) -> u64 {
+        let text = fs::read_to_string(self.proc().join("io")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "));
+        line.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// Time all of its threads have run so far.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn processor_time(&self) -> Result<Duration, Failure> {
+        let mut nanoseconds = 0;
+        for task in fs::read_dir(self.proc().join("task"))?.flatten() {
+            let text = fs::read_to_string(task.path().join("schedstat"))?;
+            nanoseconds += text.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
+    fn proc(&self) -> PathBuf {
+        Path::new("/proc").join(self.child.id().to_string())
+    }
+
+    fn stop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let id = Pid::from_raw(self.child.id() as i32).expect("a child has a process id");
+        // It is our unreaped child, so the number is still its own.
+        let _ = kill_process(id, Signal::TERM);
+        let until = Instant::now() + STOP_WAIT;
+        while Instant::now() < until {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = fs::remove_dir_all(&self.data);
+    }
+}
+
+/// The `orbitkv` of the same build.
+fn program() -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?.with_file_name("orbitkv");
+    if program.is_file() {
+        return Ok(program);
+    }
+    let directory = program.parent().unwrap_or(&program).display().to_string();
+    Err(format!(
+        "there is no `orbitkv` in {directory}: build both with `cargo build --release -p orbitkv -p orbitkv-bench`"
+    )
+    .into())
+}

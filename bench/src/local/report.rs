@@ -1,0 +1,245 @@
+//! What a run says: one entry a gate with the stable names of every benchmark, JSON and table.
+
+use orbitkv::cli::table::Table;
+use serde_json::{Value, json};
+
+use super::plan::Profile;
+
+/// Which way a figure is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sense {
+    AtLeast,
+    AtMost,
+}
+
+/// One gate and what was measured for it.
+pub struct Gate {
+    name: &'static str,
+    profile: Profile,
+    seed: u64,
+    sense: Sense,
+    target: f64,
+    value: Option<f64>,
+    why_invalid: Option<String>,
+    against: (String, Option<f64>),
+    details: Value,
+}
+
+impl Gate {
+    /// A gate that nothing is known of yet, which is invalid.
+    pub fn new(name: &'static str, profile: Profile, seed: u64) -> Gate {
+        Gate {
+            name,
+            profile,
+            seed,
+            sense: Sense::AtLeast,
+            target: 0.0,
+            value: None,
+            why_invalid: Some("not measured".to_owned()),
+            against: (String::new(), None),
+            details: Value::Null,
+        }
+    }
+
+    /// The value must be at least `target`.
+    pub fn at_least(self, target: f64) -> Gate {
+        Gate { sense: Sense::AtLeast, target, ..self }
+    }
+
+    /// The value must be at most `target`.
+    pub fn at_most(self, target: f64) -> Gate {
+        Gate { sense: Sense::AtMost, target, ..self }
+    }
+
+    /// What it is measured against.
+    pub fn against(self, name: impl Into<String>, value: Option<f64>) -> Gate {
+        Gate { against: (name.into(), value), ..self }
+    }
+
+    /// The figure it is measured against.
+    pub fn measured_against(self, value: f64) -> Gate {
+        Gate { against: (self.against.0, Some(value)), ..self }
+    }
+
+    /// What was measured.
+    pub fn value(self, value: f64) -> Gate {
+        Gate { value: Some(value), why_invalid: None, ..self }
+    }
+
+    /// Why what was measured does not count.
+    pub fn invalid(self, why: impl Into<String>) -> Gate {
+        Gate { why_invalid: Some(why.into()), ..self }
+    }
+
+    /// Everything else.
+    pub fn details(self, details: Value) -> Gate {
+        Gate { details, ..self }
+    }
+
+    /// Whether it counts and its value is on the right side of the target.
+    pub fn is_met(&self) -> bool {
+        self.why_invalid.is_none()
+            && self.value.is_some_and(|value| match self.sense {
+                Sense::AtLeast => value >= self.target,
+                Sense::AtMost => value <= self.target,
+            })
+    }
+
+    fn json(&self, machine: &str) -> Value {
+        json!({
+            "gate": self.name,
+            "profile": self.profile.name(),
+            "valid": self.why_invalid.is_none(),
+            "why_invalid": self.why_invalid,
+            "value": self.value,
+            "target": self.target,
+            "sense": match self.sense { Sense::AtLeast => "at-least", Sense::AtMost => "at-most" },
+            "met": self.is_met(),
+            "against": { "name": self.against.0, "value": self.against.1 },
+            "seed": self.seed,
+            "commit": env!("ORBITKV_COMMIT"),
+            "machine": machine,
+            "details": self.details,
+        })
+    }
+}
+
+/// A whole run.
+pub struct Report {
+    /// Whose sizes were measured.
+    pub profile: Profile,
+    /// Seed of payloads and keys.
+    pub seed: u64,
+    /// On what.
+    pub machine: String,
+    /// The gates, in the order they were measured.
+    pub gates: Vec<Gate>,
+    /// Cores, sizes, and what else used the machine.
+    pub settings: Value,
+}
+
+impl Report {
+    /// Whether every gate is met.
+    pub fn is_met(&self) -> bool {
+        self.gates.iter().all(Gate::is_met)
+    }
+
+    fn met(&self) -> usize {
+        self.gates.iter().filter(|gate| gate.is_met()).count()
+    }
+
+    /// The stable names for the run as a whole, and under `gates` for each gate.
+    pub fn json(&self) -> Value {
+        let invalid: Vec<String> = self
+            .gates
+            .iter()
+            .filter_map(|gate| gate.why_invalid.as_ref().map(|why| format!("{}: {why}", gate.name)))
+            .collect();
+        json!({
+            "gate": "local",
+            "profile": self.profile.name(),
+            "valid": invalid.is_empty(),
+            "why_invalid": (!invalid.is_empty()).then(|| invalid.join("; ")),
+            "value": self.met(),
+            "target": self.gates.len(),
+            "met": self.is_met(),
+            "against": { "name": "gates", "value": self.gates.len() },
+            "seed": self.seed,
+            "commit": env!("ORBITKV_COMMIT"),
+            "machine": self.machine,
+            "settings": self.settings,
+            "gates": self.gates.iter().map(|gate| gate.json(&self.machine)).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The table for people, with the verdict in its last line.
+    pub fn text(&self) -> String {
+        let mut table =
+            Table::new(["gate", "value", "target", "verdict", "against", "its value", "min", "max"]);
+        let figure = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+        for gate in &self.gates {
+            let verdict = match (&gate.why_invalid, gate.is_met()) {
+                (Some(_), _) => "invalid",
+                (None, true) => "met",
+                (None, false) => "MISSED",
+            };
+            let sign = if gate.sense == Sense::AtLeast { "≥" } else { "≤" };
+            let ratios = &gate.details["ratios"];
+            table.row([
+                gate.name.to_owned(),
+                figure(gate.value),
+                format!("{sign} {}", gate.target),
+                verdict.to_owned(),
+                gate.against.0.clone(),
+                figure(gate.against.1),
+                figure(ratios["min"].as_f64()),
+                figure(ratios["max"].as_f64()),
+            ]);
+        }
+        let mut lines = vec![
+            format!("commit {}, seed {}, {}", env!("ORBITKV_COMMIT"), self.seed, self.machine),
+            format!("{}", self.settings["disk"].as_str().unwrap_or_default()),
+            String::new(),
+            table.to_string(),
+            String::new(),
+        ];
+        lines.extend(self.gates.iter().filter_map(|gate| {
+            gate.why_invalid.as_ref().map(|why| format!("{} is invalid: {why}", gate.name))
+        }));
+        let (met, all) = (self.met(), self.gates.len());
+        lines.push(match self.profile {
+            Profile::Full => format!("{met} of {all} gates met"),
+            Profile::Ci => format!("{met} of {all} gates met; the ci profile qualifies nothing"),
+        });
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> Gate {
+        Gate::new("g", Profile::Full, 3).against("other", Some(2.0))
+    }
+
+    #[test]
+    fn a_gate_is_met_on_its_side_of_the_target_and_only_if_valid() {
+        assert!(!gate().at_least(0.0).is_met(), "nothing was measured");
+        for (value, least, most) in [(0.9, false, true), (1.0, true, true), (1.1, true, false)] {
+            assert_eq!(gate().at_least(1.0).value(value).is_met(), least);
+            assert_eq!(gate().at_most(1.0).value(value).is_met(), most);
+        }
+        assert!(!gate().at_least(1.0).value(2.0).invalid("no fio").is_met());
+        assert!(!gate().at_least(1.0).value(f64::NAN).is_met());
+    }
+
+    #[test]
+    fn the_stable_names_are_there_for_run_and_gate() {
+        let gates = vec![gate().at_least(1.0).value(2.0), gate().at_least(1.0).invalid("no fio")];
+        let report =
+            Report { profile: Profile::Full, seed: 3, machine: "m".into(), gates, settings: Value::Null };
+        let json = report.json();
+        for entry in [&json, &json["gates"][0], &json["gates"][1]] {
+            for name in [
+                "gate",
+                "profile",
+                "valid",
+                "why_invalid",
+                "value",
+                "target",
+                "met",
+                "against",
+                "seed",
+                "commit",
+                "machine",
+            ] {
+                assert!(entry.get(name).is_some(), "{name} is missing in {entry}");
+            }
+        }
+        assert_eq!((&json["met"], &json["valid"], &json["value"]), (&json!(false), &json!(false), &json!(1)));
+        assert_eq!(json["gates"][0]["against"], json!({ "name": "other", "value": 2.0 }));
+        assert_eq!(json["gates"][1]["why_invalid"], "no fio");
+        assert!(report.text().ends_with("g is invalid: no fio\n1 of 2 gates met"), "{}", report.text());
+    }
+}

@@ -1,0 +1,75 @@
+//! The control thread: one tokio runtime for HTTP, signals and drains, from boot to the end.
+
+use std::io;
+use std::net::TcpListener;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::connections::BoundedListener;
+use super::http::{self, HttpSettings};
+use super::metadata::NodeIdentity;
+use super::port::CorePort;
+use crate::cli::say;
+use crate::node::Node;
+use crate::quantity::ByteSize;
+use crate::settings::{Machine, NodeSettings, Token};
+
+/// Control's work until the end: HTTP, drains, signals. Then the cores are stopped.
+///
+/// # Errors
+/// If the runtime, a signal handler or the doorbell cannot be had.
+pub fn serve(
+    mut node: Node,
+    identity: NodeIdentity,
+    settings: &NodeSettings,
+    machine: &Machine,
+    token: Option<Token>,
+    listener: Option<TcpListener>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let port = CorePort::new(node.take_mail(), identity);
+    let ended = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let served = match listener {
+            None => None,
+            Some(listener) => {
+                listener.set_nonblocking(true)?;
+                let address = listener.local_addr()?;
+                let listener = BoundedListener::new(tokio::net::TcpListener::from_std(listener)?);
+                let http = HttpSettings { host_name: machine.host_name.clone(), token };
+                let mut stopped = stopped.clone();
+                let stop = async move {
+                    let _ = stopped.wait_for(|stopped| *stopped).await;
+                };
+                say(&format!("http on {address}"));
+                Some(tokio::spawn(http::serve(listener, http, port.clone(), stop)))
+            }
+        };
+        say(&format!("engine socket {}", settings.engine_socket.display()));
+        say(&format!(
+            "ready: {} of DRAM, {} of SSD",
+            ByteSize(settings.dram_slice_bytes * u64::from(settings.shards)),
+            ByteSize(settings.ssd_slice_bytes * u64::from(settings.shards))
+        ));
+        let why = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            () = port.drained() => "drained",
+            delivered = port.deliver() => return delivered,
+        };
+        say(&format!("stopping: {why}"));
+        let _ = stop.send(true);
+        if let Some(served) = served {
+            served.abort();
+            let _ = served.await;
+        }
+        Ok(())
+    });
+    drop(runtime);
+    node.give_mail(port.into_mail());
+    node.stop();
+    say("stopped");
+    ended
+}

@@ -1,0 +1,150 @@
+//! The device fails the node: reads and writes that end in EIO, and transfers that come short.
+
+use orbitkv::client::BlockOutcome;
+use orbitkv::control::report::{SsdFault, SsdState};
+
+use super::ring::{Done, Faults, FaultyRing};
+use super::{doctor, keys, leave_dram, save_through, save_to_ssd};
+use crate::harness::saver::Saver;
+use crate::harness::{Node, NodeOrder, eventually};
+
+fn node_and_saver(ring: &FaultyRing) -> (Node, Saver) {
+    let node = ring.under(NodeOrder::default()).ssd("256mib").start();
+    let saver = Saver::connect(&node.socket(), "a");
+    (node, saver)
+}
+
+#[test]
+fn reads_that_fail_are_device_errors_of_their_blocks_and_then_misses() {
+    let ring = FaultyRing::new();
+    let (node, mut saver) = node_and_saver(&ring);
+    let saved = keys(300);
+    save_to_ssd(&node, &mut saver, &saved);
+    ring.make(Faults { read_every: 3, ..Faults::default() });
+    let outcomes = saver.check_never_wrong(&saved);
+    let failed: Vec<u64> =
+        saved.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_some()).map(|(&key, _)| key).collect();
+    assert_eq!(failed.len(), 100, "{outcomes:?}");
+    let other = outcomes.iter().flatten().find(|outcome| **outcome != BlockOutcome::DeviceError);
+    assert_eq!(other, None);
+    assert_eq!(ring.done(), Done { reads_failed: 100, ..Done::default() });
+    let page = node.metadata();
+    assert_eq!(page.shards[0].ssd.read_errors, 100, "{page:#?}");
+    assert_eq!(page.shards[0].residents.ssd, 200, "a residence that cannot be read has ended");
+    let (code, names, words) = doctor(&node);
+    assert_eq!((code, names), (Some(4), vec!["ssd-errors".to_owned()]), "{words}");
+    assert!(words.contains("100 SSD reads and 0 write-backs"), "{words}");
+    let again = saver.check_never_wrong(&failed);
+    assert!(again.iter().all(|outcome| *outcome == Some(BlockOutcome::Missing)), "{again:?}");
+    // Every read fails: still answers, and still saves.
+    ring.make(Faults { read_every: 1, ..Faults::default() });
+    leave_dram(&mut saver, &saved);
+    let outcomes = saver.check_never_wrong(&saved);
+    assert!(outcomes.iter().all(Option::is_some), "{outcomes:?}");
+    node.assert_serves();
+    // The device recovers: so does the tier.
+    ring.make(Faults::default());
+    save_to_ssd(&node, &mut saver, &saved);
+    saver.check_ready(&saved);
+    assert_eq!(node.metadata().shards[0].ssd.state, SsdState::On);
+}
+
+#[test]
+fn writes_that_fail_now_and_then_are_tried_again() {
+    let ring = FaultyRing::new();
+    let (node, mut saver) = node_and_saver(&ring);
+    ring.make(Faults { write_every: 4, ..Faults::default() });
+    let saved = keys(256);
+    save_through(&node, &mut saver, &saved);
+    let page = node.metadata();
+    let failed = ring.done().writes_failed;
+    assert!(failed >= 64, "{failed} writes failed");
+    let ssd = &page.shards[0].ssd;
+    // Segment tables may have failed too; they are no blocks.
+    assert!((64..=failed).contains(&ssd.write_backs_failed), "{failed} failed: {ssd:#?}");
+    assert_eq!(ssd.state, SsdState::On);
+    let written = page.shards[0].residents.ssd;
+    assert!(written >= 240, "{written} of 256 blocks reached the SSD");
+    saver.check_ready(&saved);
+    leave_dram(&mut saver, &saved);
+    let ready = saver.check_never_wrong(&saved).iter().filter(|outcome| outcome.is_none()).count() as u64;
+    assert_eq!(ready, written, "what the node says is on SSD is there");
+}
+
+#[test]
+fn a_device_that_takes_no_writes_turns_the_tier_off_and_blocks_stay_in_dram() {
+    let ring = FaultyRing::new();
+    let (node, mut saver) = node_and_saver(&ring);
+    let early = keys(64);
+    save_to_ssd(&node, &mut saver, &early);
+    ring.make(Faults { write_every: 1, ..Faults::default() });
+    let saved = keys(256);
+    save_through(&node, &mut saver, &saved);
+    let page = node.await_metadata("the tier is off", |page| page.shards[0].ssd.state != SsdState::On);
+    let ssd = &page.shards[0].ssd;
+    let SsdState::Degraded { fault: SsdFault::WriteErrors, detail } = &ssd.state else { panic!("{ssd:#?}") };
+    assert!(detail.contains("in a row"), "{detail}");
+    assert!(ssd.write_backs_failed >= 16, "{ssd:#?}");
+    assert_eq!(page.shards[0].residents.ssd, 64, "{page:#?}");
+    saver.check_ready(&saved);
+    // What was written before is still read.
+    saver.check_ready(&early);
+    assert!(node.metadata().shards[0].ssd.reads >= 64);
+    let (code, names, words) = doctor(&node);
+    assert_eq!((code, names), (Some(4), vec!["ssd-degraded".to_owned(), "ssd-errors".to_owned()]), "{words}");
+    assert!(words.contains("writes fail") && words.contains("kernel's log"), "{words}");
+    // More than DRAM holds: saves and eviction go on, and Sync does not wait for what cannot come.
+    let tried = ring.done();
+    let more = keys(1_500);
+    save_through(&node, &mut saver, &more);
+    saver.check_ready(&more[1_300..]);
+    assert_eq!(ring.done(), tried, "nothing is written any more");
+}
+
+#[test]
+fn transfers_that_come_short_go_on_where_they_ended() {
+    let ring = FaultyRing::new();
+    let (node, mut saver) = node_and_saver(&ring);
+    ring.make(Faults { short_every: 2, ..Faults::default() });
+    let saved = keys(256);
+    save_to_ssd(&node, &mut saver, &saved);
+    let written_short = ring.done().transfers_cut;
+    assert!(written_short >= 128, "{written_short} writes were cut");
+    // What is read finds other bytes in its slot than its own.
+    ring.make(Faults::default());
+    let others = keys(1_100);
+    save_through(&node, &mut saver, &others);
+    leave_dram(&mut saver, &others);
+    let before = node.metadata().shards[0].ssd.reads;
+    // Each rest may be cut again.
+    ring.make(Faults { short_every: 1, ..Faults::default() });
+    saver.check_ready(&saved);
+    let read_short = ring.done().transfers_cut - written_short;
+    assert!(read_short >= 256, "{read_short} reads were cut");
+    let ssd = &node.metadata().shards[0].ssd;
+    assert_eq!((ssd.read_errors, ssd.write_backs_failed, ssd.checksum_failures), (0, 0, 0), "{ssd:#?}");
+    assert_eq!((ssd.reads - before, &ssd.state), (256, &SsdState::On), "{ssd:#?}");
+    assert_eq!(doctor(&node).0, Some(0));
+}
+
+#[test]
+fn a_node_killed_while_it_writes_back_starts_again_with_an_empty_tier() {
+    let ring = FaultyRing::new();
+    let (mut node, mut saver) = node_and_saver(&ring);
+    ring.make(Faults { slow_us: 20_000, ..Faults::default() });
+    let saved = keys(512);
+    saver.save(&saved);
+    eventually("a write-back is in flight", || {
+        (node.metadata().shards[0].ssd.write_backs_in_flight > 0).then_some(())
+    });
+    node.kill();
+    ring.make(Faults::default());
+    node.restart();
+    let page = node.metadata();
+    assert_eq!((page.shards[0].residents.dram, page.shards[0].residents.ssd), (0, 0), "{page:#?}");
+    let mut saver = Saver::connect(&node.socket(), "a");
+    let outcomes = saver.check_never_wrong(&saved);
+    assert!(outcomes.iter().all(|outcome| *outcome == Some(BlockOutcome::Missing)), "{outcomes:?}");
+    save_to_ssd(&node, &mut saver, &saved);
+    saver.check_ready(&saved);
+}
