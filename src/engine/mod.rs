@@ -35,6 +35,10 @@ pub const CONNECTIONS_MAX: usize = 1_024;
 /// Bits of a connection number below its core's index.
 const CONNECTION_BITS: u32 = 48;
 
+/// Low bits of the arena generation that the first connection number leaves out: it has one bit
+/// less than a number has room for.
+const GENERATION_BITS_DROPPED: u32 = u64::BITS - CONNECTION_BITS + 1;
+
 /// Deadline of an Acquire or Sync that names none.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -123,7 +127,8 @@ impl EngineHub {
             core,
             greeting,
             connections: BTreeMap::new(),
-            next_connection: 1,
+            // No number of an earlier daemon comes again: engines may name such a number in error.
+            next_connection: 1 + (greeting.arena_generation >> GENERATION_BITS_DROPPED),
             jobs: BTreeMap::new(),
             next_job: 1,
             deadlines: BTreeSet::new(),

@@ -286,7 +286,7 @@ impl EngineHub {
         );
         let process_id = connection.process_id;
         self.dirty.insert(id);
-        if hello.previous_connection != 0 {
+        if hello.previous_connection != 0 && hello.previous_connection != id.0 {
             let connection = ConnectionId(hello.previous_connection);
             self.errands.push_back(Errand::Abandoned { connection, process_id });
         }

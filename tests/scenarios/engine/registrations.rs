@@ -72,7 +72,13 @@ fn ranks_of_one_instance_have_namespaces_of_their_own_unless_their_bytes_are_the
         rank_invariant,
         ..registration(if rank_invariant { "same bytes" } else { "own bytes" })
     };
-    let digest = |registration: &Registration| node.raw().register(registration).digest;
+    let mut connections = Vec::new();
+    let mut digest = |registration: &Registration| {
+        let mut raw = node.raw();
+        let digest = raw.register(registration).digest;
+        connections.push(raw);
+        digest
+    };
     assert_ne!(digest(&rank(0, false)), digest(&rank(1, false)));
     assert_eq!(digest(&rank(0, true)), digest(&rank(1, true)));
     // Ranks may hold other layers, each rank the same ones in every process.

@@ -16,6 +16,7 @@ use orbitkv_native::engine_socket::{recv_with_fds, send_with_fds};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use super::saver::{BLOCK_BYTES, block, registration};
 use super::{Node, Raw, eventually};
 
 /// Where the process finds the node's socket; without it this program is a test run.
@@ -154,7 +155,8 @@ fn an_engine_process_carries_bytes_and_its_death_is_seen() {
     let mut process = EngineProcess::start(&node);
     let mut raw = process.raw();
     assert_eq!(raw.fds.len(), 1, "the arena's descriptor came along");
-    raw.ping();
+    raw.register(&registration("engine"));
+    raw.reserve(&[block(1).0], BLOCK_BYTES);
     node.await_held("one engine is connected", |held| held.connections == 1);
     process.kill();
     raw.expect_end();
