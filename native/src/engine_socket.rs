@@ -178,7 +178,7 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(system("removing stale engine socket")),
         // A killed node's listener may outlive it for a moment: a ring that polled it holds it until the
         // kernel has taken the ring down.
-        Ok(()) if peer_is_dead(probe.as_fd()) => {
+        Ok(()) if peer_is_gone(&probe) => {
             fs::remove_file(path).map_err(system("removing stale engine socket"))
         }
         // A full backlog (AGAIN) is somebody, too.
@@ -187,6 +187,15 @@ fn remove_stale(path: &Path) -> Result<(), EngineSocketError> {
             Err(EngineSocketError::InUse { path: path.to_owned(), holder })
         }
         Err(other) => Err(errno("probing engine socket")(other)),
+    }
+}
+
+/// Whether the process that listens has ended already.
+fn peer_is_gone(probe: &OwnedFd) -> bool {
+    match peer_pidfd(probe.as_fd()) {
+        Ok(process) => has_exited(&process),
+        // Older kernels have no descriptor for a process that has been reaped.
+        Err(error) => matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::INVAL)),
     }
 }
 

@@ -161,7 +161,8 @@ pub struct EngineReport {
     pub holds_expired: u64,
     /// Acquires and Syncs that wait.
     pub waiting: u64,
-    /// Engine processes that ended, counter.
+    /// Connections whose process was proved dead; without claims they may have been forgotten
+    /// before, when their socket closed. Counter.
     pub process_deaths: u64,
     /// Extents of an earlier daemon that were refused, counter.
     pub stale_generation_rejections: u64,

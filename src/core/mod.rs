@@ -296,7 +296,7 @@ impl Core {
         if rounds > 0
             && let Some(driver) = &mut self.parts.device
         {
-            left_over |= driver.step(&mut self.parts.shard, stopping);
+            left_over |= driver.step_again(&mut self.parts.shard, stopping);
             left_over |= self.deliver_replies(now);
         }
         for id in self.parts.hub.take_dirty() {

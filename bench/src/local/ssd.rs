@@ -11,13 +11,14 @@ use orbitkv::client::{
     BlockHash, Client, CommitOutcome, EvictOutcome, Media, Medium, Namespace, Outcome, Place, PrefixList,
     SaveKey, Ticket,
 };
-use orbitkv::quantity::MIB;
+use orbitkv::quantity::{GIB, MIB};
 use orbitkv_native::affinity;
 use orbitkv_native::arena::Arena;
 use orbitkv_native::bare_ring::{Sweep, sweep};
 use orbitkv_native::ssd_file::{DataDirLock, SsdFile};
 use orbitkv_native::ssd_transfer::TransferKind;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::dram::slot;
@@ -36,8 +37,12 @@ const BARE_TARGET: f64 = 0.95;
 /// Bytes of one save.
 const SAVE_BYTES: u64 = 32 * MIB;
 
-/// Acquires that share the depth.
-const ACQUIRES_IN_FLIGHT: u64 = 4;
+/// Acquires that together have as many blocks as the depth says.
+const ACQUIRES_OF_DEPTH: u64 = 4;
+
+/// Acquires in flight: one more, whose blocks are being checked and told about while the others fill the
+/// device.
+const ACQUIRES_IN_FLIGHT: u64 = ACQUIRES_OF_DEPTH + 1;
 
 /// Keys of one Evict.
 const EVICT_KEYS: usize = 4_096;
@@ -64,6 +69,9 @@ struct Measured {
     queue_peak: u64,
     arena_pages: String,
     acquire_latency: Latencies,
+    /// Processor time of all passes: what is left when a busy machine blurs the rates.
+    processor: BTreeMap<(&'static str, Side), Duration>,
+    bytes: u64,
 }
 
 /// Measures the tier.
@@ -126,9 +134,22 @@ impl Measured {
                 (format!("{}_{direction}_gbps", format!("{side:?}").to_lowercase()), figures.json())
             })
             .collect();
+        let processor: serde_json::Map<String, Value> = self
+            .processor
+            .iter()
+            .map(|((direction, side), time)| {
+                let passes = self.figures[&(*direction, *side)].0.len() as f64;
+                let gib = passes * self.bytes as f64 / GIB as f64;
+                (
+                    format!("{}_{direction}", format!("{side:?}").to_lowercase()),
+                    json!(time.as_secs_f64() / gib),
+                )
+            })
+            .collect();
         json!({
             "block_bytes": self.block_bytes,
             "figures": figures,
+            "processor_seconds_per_gib": processor,
             "first_write_gbps": self.first_write_gbps,
             "arena_pages": self.arena_pages,
             "node_reads": self.device_reads,
@@ -183,6 +204,8 @@ fn measure_blocks(
         queue_peak: 0,
         arena_pages: node.metadata()?.identity.arena_pages,
         acquire_latency: Latencies::new(),
+        processor: BTreeMap::new(),
+        bytes,
     };
     let mut order = vec![Side::Node, Side::Bare];
     if with_fio {
@@ -193,12 +216,21 @@ fn measure_blocks(
         for (direction, kind) in [("write", TransferKind::Write), ("read", TransferKind::Read)] {
             for &side in &order {
                 let rate = match side {
-                    Side::Node if kind == TransferKind::Write => gigabytes_per_second(bytes, tier.write()?),
                     Side::Node => {
-                        tier.evict(Media::from(Medium::Dram))?;
-                        gigabytes_per_second(bytes, tier.read()?)
+                        if kind == TransferKind::Read {
+                            tier.evict(Media::from(Medium::Dram))?;
+                        }
+                        let before = node.processor_time()?;
+                        let time = if kind == TransferKind::Write { tier.write()? } else { tier.read()? };
+                        *measured.processor.entry((direction, side)).or_default() +=
+                            node.processor_time()? - before;
+                        gigabytes_per_second(bytes, time)
                     }
-                    Side::Bare => gigabytes_per_second(bytes, bare(kind)?),
+                    Side::Bare => {
+                        let (time, processor) = bare(kind)?;
+                        *measured.processor.entry((direction, side)).or_default() += processor;
+                        gigabytes_per_second(bytes, time)
+                    }
                     Side::Fio => {
                         let (depth, core) = (context.plan.ssd_depth, context.node_core);
                         FioPass { file: file.path(), kind, block_bytes, bytes, depth, core }.run()? / 1e9
@@ -230,12 +262,19 @@ fn ssd_reads(node: &Node) -> Result<u64, Failure> {
     Ok(node.metadata()?.shards.iter().map(|shard| shard.ssd.reads).sum())
 }
 
-/// Runs `work` on a thread pinned to `core`.
+/// Runs `work` on a thread pinned to `core`; what it gives, and the processor time of the thread.
 fn on_core(
     core: usize,
     work: impl FnOnce() -> std::io::Result<Duration> + Send,
-) -> Result<Duration, Failure> {
-    let pinned = || affinity::pin_current_thread(core).and_then(|()| work());
+) -> Result<(Duration, Duration), Failure> {
+    let pinned = || {
+        affinity::pin_current_thread(core)?;
+        let before = clock_gettime(ClockId::ThreadCPUTime);
+        let time = work()?;
+        let after = clock_gettime(ClockId::ThreadCPUTime);
+        let processor = Duration::try_from(after).ok().zip(Duration::try_from(before).ok());
+        Ok::<_, std::io::Error>((time, processor.map_or(Duration::ZERO, |(after, before)| after - before)))
+    };
     let outcome = std::thread::scope(|scope| scope.spawn(pinned).join());
     Ok(outcome.expect("the thread says its errors")?)
 }
@@ -315,7 +354,7 @@ impl<'a> Tier<'a> {
     /// Acquires all blocks, which must come from SSD, as many at once as the depth says; the time until
     /// the last is there.
     pub fn read(&mut self) -> Result<Duration, Failure> {
-        let acquire_blocks = u64::from(self.context.plan.ssd_depth) / ACQUIRES_IN_FLIGHT;
+        let acquire_blocks = u64::from(self.context.plan.ssd_depth) / ACQUIRES_OF_DEPTH;
         let mut open: BTreeMap<Ticket, (u64, Instant)> = BTreeMap::new();
         let mut releases = 0;
         let (mut next, mut done) = (0, 0);
