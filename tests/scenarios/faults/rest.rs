@@ -3,11 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
+use orbitkv::client::{Reserved, SaveKey};
 use serde_json::Value;
 
 use super::{keys, orbitkv, save_through};
-use crate::harness::saver::Saver;
-use crate::harness::{Node, NodeOrder, eventually};
+use crate::harness::saver::{GROUP, Saver, block, payload};
+use crate::harness::{Node, NodeOrder, WAIT, eventually};
 
 /// CPU time of a node so far, in clock ticks of 10 ms.
 fn ticks(node: &Node) -> u64 {
@@ -75,6 +76,51 @@ fn a_full_node_stays_within_the_bill_it_printed() {
     let stdout = node.stdout();
     let line = stdout.lines().find(|line| line.starts_with("total")).expect("a printed bill");
     assert!(line.ends_with(&total), "{line} is not {total}");
+}
+
+#[test]
+fn small_blocks_and_many_connections_stay_within_the_bill() {
+    const SMALL_BYTES: u64 = 4_096;
+    let node = NodeOrder::default().ssd("128mib").start();
+    let mut savers: Vec<Saver> =
+        (0..100).map(|index| Saver::connect(&node.socket(), &format!("engine {index}"))).collect();
+    // In all more than twice what DRAM holds in the smallest slots there are.
+    let mut leases = Vec::new();
+    for turn in 0..8_000 {
+        let count = savers.len();
+        let saver = &mut savers[turn % count];
+        let saved: Vec<u64> = keys(5);
+        let mut left = saved.clone();
+        eventually("every small block is saved", || {
+            let wanted: Vec<SaveKey> = left
+                .iter()
+                .map(|&key| SaveKey { block: block(key), group: GROUP, bytes: SMALL_BYTES })
+                .collect();
+            let reserved = saver.client.reserve(saver.namespace, &wanted, false, WAIT).expect("an answer");
+            let (mut slots, mut again) = (Vec::new(), Vec::new());
+            for (&key, reserved) in left.iter().zip(reserved) {
+                match reserved {
+                    Reserved::Slot(mut slot) => {
+                        slot.copy_in(0, &payload(key, 0, SMALL_BYTES as usize)).expect("the slot is ours");
+                        slots.push(slot);
+                    }
+                    _ => again.push(key),
+                }
+            }
+            saver.client.commit(&mut slots, WAIT).expect("an answer");
+            left = again;
+            left.is_empty().then_some(())
+        });
+        if turn < count {
+            leases.extend(saver.acquire(&saved).lease);
+        }
+    }
+    assert_eq!(leases.len(), 100, "each connection holds a lease");
+    let page = node.metadata();
+    assert_eq!(page.shards[0].engine.connections, 100);
+    assert!(page.shards[0].evictions.dram > 0, "{page:#?}");
+    let (bill, resident) = (page.memory.bill_bytes, node.resident_bytes());
+    assert!(resident <= bill && page.memory.rss_peak_bytes <= bill, "{resident} of {bill}: {page:#?}");
 }
 
 #[test]
