@@ -74,6 +74,13 @@ fn a_dead_engine_gives_its_slots_back() {
     assert_eq!((figures.reservations, figures.allocated_bytes), (1, 64 * KIB));
     assert_eq!(rig.reserve(2, 1, 64 * KIB).outcome, SLOT, "nobody saves it any more");
     assert_eq!(rig.commit(2, other.reservation), CommitOutcome::Committed);
+    for (connection, expected) in [(1, false), (2, true)] {
+        let connection = crate::leases::ConnectionId(connection);
+        let Outcome::Disconnected { claims } = rig.call(Command::Disconnected { connection }) else {
+            panic!("not an answer to Disconnected")
+        };
+        assert_eq!(claims, expected, "a slot is still in the hands of the second alone");
+    }
 }
 
 #[test]
