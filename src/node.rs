@@ -47,8 +47,9 @@ const DROP_MEMORY_ENTRIES: usize = 16_384;
 /// Acquires and Syncs that may wait in one shard.
 const WAITING_MAX: u64 = 8_192;
 
-/// Block size that the bill's tables are laid out for; smaller blocks need a smaller arena.
-const BILLED_BLOCK_BYTES: u64 = 64 * 1024;
+/// Block size that the tables are laid out for: a node keeps no more blocks than this many bytes each
+/// would fill.
+const BILLED_BLOCK_BYTES: u64 = 32 * 1024;
 
 /// Connections the bill has buffers for, a core; more are let in, and their buffers grow only with
 /// what they send.
@@ -122,8 +123,7 @@ pub struct Node {
 /// The memory bill of a node with these settings.
 #[must_use]
 pub fn bill(settings: &NodeSettings) -> Bill {
-    let dram_blocks = settings.dram_slice_bytes / BILLED_BLOCK_BYTES;
-    let blocks = dram_blocks + settings.ssd_slice_bytes / BILLED_BLOCK_BYTES;
+    let blocks = blocks_max(settings);
     let slab = slab_settings(settings, 0);
     let log =
         log_settings(settings, Incarnation([0; 16]), 0).map(|log| table_memory_bytes(&log).unwrap_or(0));
@@ -172,7 +172,14 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         reserved_bytes_max: settings.dram_slice_bytes / 2,
         write_backs_max: WRITE_BACKS_MAX,
         waiting_max: WAITING_MAX,
+        blocks_max: blocks_max(settings),
     }
+}
+
+/// Blocks that one shard keeps track of: those of [`BILLED_BLOCK_BYTES`] that fit both media. Smaller
+/// blocks find the tables full before the media are, and are evicted earlier.
+fn blocks_max(settings: &NodeSettings) -> u64 {
+    (settings.dram_slice_bytes + settings.ssd_slice_bytes) / BILLED_BLOCK_BYTES
 }
 
 impl Node {

@@ -347,7 +347,9 @@ fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
     let Some(reason) = off else { return SsdState::On };
     let fault = match reason {
         OffReason::Quarantine { .. } => SsdFault::WrongChecksums,
+        OffReason::WriteFailures { errno: libc::ENOSPC, .. } => SsdFault::DeviceFull,
         OffReason::WriteFailures { .. } => SsdFault::WriteErrors,
+        OffReason::ReadFailures { .. } => SsdFault::ReadErrors,
     };
     SsdState::Degraded { fault, detail: reason.to_string() }
 }

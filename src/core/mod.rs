@@ -274,6 +274,9 @@ impl Core {
 
     fn turn(&mut self, now: Moment) {
         let mut left_over = self.read_mail(now);
+        if self.parts.shard.has_work() {
+            self.parts.shard.step();
+        }
         let stopping = self.life != Life::Serving;
         if let Some(driver) = &mut self.parts.device {
             left_over |= driver.step(&mut self.parts.shard, stopping);
@@ -302,7 +305,7 @@ impl Core {
         for id in self.parts.hub.take_dirty() {
             self.flush(id, now);
         }
-        left_over |= self.parts.mail.flush();
+        left_over |= self.parts.mail.flush() | (!stopping && self.parts.shard.has_work());
         self.arm_timer();
         self.end_if_quiet();
         if (left_over || self.parts.spins) && self.life != Life::Ended {
