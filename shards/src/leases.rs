@@ -4,7 +4,7 @@
 //! last release or with the proved death of the last attached process, never by a timer. A *hold*
 //! is the exception: nobody reads under it, so it may also expire.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -47,8 +47,21 @@ pub struct LeasedBlock {
     pub key: StateKey,
     /// Payload bytes.
     pub bytes: u64,
+    /// Bytes of its slot: what the lease is charged with, so that bytes bound the number of blocks.
+    pub slot_bytes: u64,
     /// Offset in the arena.
     pub offset: u64,
+}
+
+/// A share of what a connection may lease, taken for a block before it is read. It becomes a block in
+/// [`Leases::add_reserved`] or ends in [`Leases::unreserve`]; with its lease it ends by itself.
+#[derive(Debug)]
+#[must_use = "a share that is dropped stays taken as long as its lease lives"]
+pub struct ReservedShare {
+    token: LeaseToken,
+    /// Which life of the token.
+    birth: u64,
+    bytes: u64,
 }
 
 /// Why a lease operation was refused.
@@ -75,12 +88,15 @@ struct Lease {
     attachments: BTreeMap<ConnectionId, u32>,
     blocks: Vec<LeasedBlock>,
     bytes: u64,
+    reserved_bytes: u64,
+    birth: u64,
 }
 
 #[derive(Default)]
 struct Share {
     leases: usize,
     bytes: u64,
+    reserved_bytes: u64,
 }
 
 /// Bounds of the table.
@@ -88,7 +104,7 @@ struct Share {
 pub struct LeaseSettings {
     /// Leases one connection may be charged with.
     pub leases_per_connection_max: usize,
-    /// Leased bytes one connection may be charged with.
+    /// Leased slot bytes one connection may be charged with.
     pub bytes_per_connection_max: u64,
     /// Life of a hold that is neither acquired nor released.
     pub hold_time: Duration,
@@ -99,9 +115,13 @@ pub struct Leases {
     settings: LeaseSettings,
     leases: BTreeMap<LeaseToken, Lease>,
     shares: HashMap<ConnectionId, Share>,
+    /// Leases that a connection is attached to, so that its end looks at no others.
+    attached: HashMap<ConnectionId, BTreeSet<LeaseToken>>,
     hold_expiries: BTreeMap<(Moment, LeaseToken), ()>,
+    births: u64,
     blocks: u64,
     bytes: u64,
+    reserved_bytes: u64,
     holds_expired: u64,
 }
 
@@ -113,9 +133,12 @@ impl Leases {
             settings,
             leases: BTreeMap::new(),
             shares: HashMap::new(),
+            attached: HashMap::new(),
             hold_expiries: BTreeMap::new(),
+            births: 0,
             blocks: 0,
             bytes: 0,
+            reserved_bytes: 0,
             holds_expired: 0,
         }
     }
@@ -183,9 +206,19 @@ impl Leases {
         if let LeaseKind::Hold { expires } = kind {
             self.hold_expiries.insert((expires, token), ());
         }
-        let attachments = BTreeMap::from([(connection, 1)]);
-        let lease = Lease { instance, kind, charged: connection, attachments, blocks: Vec::new(), bytes: 0 };
+        self.births += 1;
+        let lease = Lease {
+            instance,
+            kind,
+            charged: connection,
+            attachments: BTreeMap::from([(connection, 1)]),
+            blocks: Vec::new(),
+            bytes: 0,
+            reserved_bytes: 0,
+            birth: self.births,
+        };
         self.leases.insert(token, lease);
+        self.attached.entry(connection).or_default().insert(token);
         Ok(())
     }
 
@@ -201,12 +234,60 @@ impl Leases {
         self.leases.contains_key(&token)
     }
 
-    /// Whether another block of `bytes` fits what the lease's connection may be charged with.
+    /// Whether another slot of `slot_bytes` fits what the lease's connection may be charged with, beside
+    /// what it has and what is reserved.
     #[must_use]
-    pub fn fits(&self, token: LeaseToken, bytes: u64) -> bool {
+    pub fn fits(&self, token: LeaseToken, slot_bytes: u64) -> bool {
         self.leases.get(&token).is_some_and(|lease| {
-            self.shares[&lease.charged].bytes.saturating_add(bytes) <= self.settings.bytes_per_connection_max
+            let share = &self.shares[&lease.charged];
+            let charged = share.bytes + share.reserved_bytes;
+            charged.saturating_add(slot_bytes) <= self.settings.bytes_per_connection_max
         })
+    }
+
+    /// Takes the share of a block that will be read; `None` if it does not fit.
+    pub fn reserve(&mut self, token: LeaseToken, slot_bytes: u64) -> Option<ReservedShare> {
+        if !self.fits(token, slot_bytes) {
+            return None;
+        }
+        let lease = self.leases.get_mut(&token).expect("it fits");
+        lease.reserved_bytes += slot_bytes;
+        let share = self.shares.get_mut(&lease.charged).expect("a charged connection has a share");
+        share.reserved_bytes += slot_bytes;
+        self.reserved_bytes += slot_bytes;
+        let birth = lease.birth;
+        self.assert_invariants();
+        Some(ReservedShare { token, birth, bytes: slot_bytes })
+    }
+
+    /// Gives a reserved share back. Returns whether its lease goes on.
+    pub fn unreserve(&mut self, share: ReservedShare) -> bool {
+        let ReservedShare { token, birth, bytes } = share;
+        let Some(lease) = self.leases.get_mut(&token).filter(|lease| lease.birth == birth) else {
+            return false;
+        };
+        let charged = self.shares.get_mut(&lease.charged).expect("a charged connection has a share");
+        assert!(lease.reserved_bytes >= bytes, "a share is given back once");
+        lease.reserved_bytes -= bytes;
+        charged.reserved_bytes -= bytes;
+        self.reserved_bytes -= bytes;
+        self.assert_invariants();
+        true
+    }
+
+    /// Adds a pinned block under the share that was reserved for it. Returns whether the lease goes on;
+    /// if not, nothing was added and the block must not be pinned for it.
+    ///
+    /// # Panics
+    /// If the block is larger than its share.
+    pub fn add_reserved(&mut self, share: ReservedShare, block: LeasedBlock) -> bool {
+        assert_eq!(share.bytes, block.slot_bytes, "a share is that of its block");
+        let token = share.token;
+        let goes_on = self.unreserve(share);
+        if goes_on {
+            self.add(token, block);
+        }
+        goes_on
     }
 
     /// Adds a pinned block.
@@ -214,13 +295,15 @@ impl Leases {
     /// # Panics
     /// If the lease does not exist or the block does not fit: ask [`Leases::fits`] first.
     pub fn add(&mut self, token: LeaseToken, block: LeasedBlock) {
-        assert!(self.fits(token, block.bytes), "asked before");
+        assert!(self.fits(token, block.slot_bytes), "asked before");
         let lease = self.leases.get_mut(&token).expect("asked before");
-        self.shares.get_mut(&lease.charged).expect("a charged connection has a share").bytes += block.bytes;
-        lease.bytes += block.bytes;
+        let share = self.shares.get_mut(&lease.charged).expect("a charged connection has a share");
+        share.bytes += block.slot_bytes;
+        lease.bytes += block.slot_bytes;
         lease.blocks.push(block);
         self.blocks += 1;
-        self.bytes += block.bytes;
+        self.bytes += block.slot_bytes;
+        self.assert_invariants();
     }
 
     /// Adds an attachment of another connection of the same instance and shows the blocks.
@@ -241,6 +324,7 @@ impl Leases {
             return Err(LeaseError::Unknown);
         }
         *lease.attachments.entry(connection).or_insert(0) += 1;
+        self.attached.entry(connection).or_default().insert(token);
         Ok(&lease.blocks)
     }
 
@@ -258,41 +342,50 @@ impl Leases {
         let count = lease.attachments.get_mut(&connection).ok_or(LeaseError::Unknown)?;
         *count -= 1;
         if *count == 0 {
-            lease.attachments.remove(&connection);
-        }
-        if lease.attachments.is_empty() {
-            self.end(token, ended);
+            self.detach(token, connection, ended);
         }
         Ok(())
     }
 
     /// The connection's socket is closed, its process may live: holds end, leases stay.
     pub fn on_disconnected(&mut self, connection: ConnectionId, ended: &mut Vec<LeasedBlock>) {
-        let holds: Vec<LeaseToken> = self
-            .leases
-            .iter()
-            .filter(|(_, lease)| lease.charged == connection && matches!(lease.kind, LeaseKind::Hold { .. }))
-            .map(|(&token, _)| token)
-            .collect();
+        // Nobody attaches to a hold but the connection that is charged with it.
+        let tokens = self.attached.get(&connection).into_iter().flatten().copied();
+        let is_hold = |token: &LeaseToken| matches!(self.leases[token].kind, LeaseKind::Hold { .. });
+        let holds: Vec<LeaseToken> = tokens.filter(is_hold).collect();
         holds.into_iter().for_each(|token| self.end(token, ended));
     }
 
     /// The connection's process is gone, or declared that it uses nothing any more: every
     /// attachment of the connection ends.
     pub fn on_gone(&mut self, connection: ConnectionId, ended: &mut Vec<LeasedBlock>) {
-        let mut finished = Vec::new();
-        for (&token, lease) in &mut self.leases {
-            if lease.attachments.remove(&connection).is_some() && lease.attachments.is_empty() {
-                finished.push(token);
-            }
+        let tokens = self.attached.get(&connection).cloned().unwrap_or_default();
+        tokens.into_iter().for_each(|token| self.detach(token, connection, ended));
+    }
+
+    /// Ends every attachment of a connection to a lease, and the lease with its last one.
+    fn detach(&mut self, token: LeaseToken, connection: ConnectionId, ended: &mut Vec<LeasedBlock>) {
+        let lease = self.leases.get_mut(&token).expect("attached to live leases only");
+        assert!(lease.attachments.remove(&connection).is_some(), "the index knows the attached");
+        let is_last = lease.attachments.is_empty();
+        self.forget_attached(token, connection);
+        if is_last {
+            self.end(token, ended);
         }
-        finished.into_iter().for_each(|token| self.end(token, ended));
+    }
+
+    fn forget_attached(&mut self, token: LeaseToken, connection: ConnectionId) {
+        let tokens = self.attached.get_mut(&connection).expect("every attachment is in the index");
+        assert!(tokens.remove(&token), "every attachment is in the index");
+        if tokens.is_empty() {
+            self.attached.remove(&connection);
+        }
     }
 
     /// Whether the connection has a share of any lease.
     #[must_use]
     pub fn has_share(&self, connection: ConnectionId) -> bool {
-        self.leases.values().any(|lease| lease.attachments.contains_key(&connection))
+        self.attached.contains_key(&connection)
     }
 
     /// Ends the holds whose time is over.
@@ -317,16 +410,33 @@ impl Leases {
         if let LeaseKind::Hold { expires } = lease.kind {
             self.hold_expiries.remove(&(expires, token));
         }
+        lease.attachments.keys().for_each(|&connection| self.forget_attached(token, connection));
         let share = self.shares.get_mut(&lease.charged).expect("a charged connection has a share");
         share.leases -= 1;
         share.bytes -= lease.bytes;
+        share.reserved_bytes -= lease.reserved_bytes;
         if share.leases == 0 {
-            assert_eq!(share.bytes, 0, "bytes are charged by leases alone");
+            assert_eq!((share.bytes, share.reserved_bytes), (0, 0), "bytes are charged by leases alone");
             self.shares.remove(&lease.charged);
         }
         self.blocks -= lease.blocks.len() as u64;
         self.bytes -= lease.bytes;
+        self.reserved_bytes -= lease.reserved_bytes;
         ended.extend(lease.blocks);
+        self.assert_invariants();
+    }
+
+    /// What is charged and reserved is so with somebody, and nobody exceeds the bound.
+    fn assert_invariants(&self) {
+        if cfg!(debug_assertions) {
+            let shares = self.shares.values();
+            let sum = shares.fold((0, 0), |(bytes, reserved), share| {
+                let bound = self.settings.bytes_per_connection_max;
+                assert!(share.bytes + share.reserved_bytes <= bound, "a connection keeps its bound");
+                (bytes + share.bytes, reserved + share.reserved_bytes)
+            });
+            assert_eq!(sum, (self.bytes, self.reserved_bytes), "leased bytes are conserved");
+        }
     }
 
     /// Leases now, holds included.
@@ -359,10 +469,16 @@ impl Leases {
         self.blocks
     }
 
-    /// Payload bytes under leases now; a block under two leases counts twice.
+    /// Slot bytes under leases now; a block under two leases counts twice.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Slot bytes reserved for blocks that are still to come.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes
     }
 }
 

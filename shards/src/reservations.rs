@@ -1,6 +1,6 @@
 //! Reservations of one shard: slots that engines are filling and have not published yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashMap;
 use orbitkv_wire::identity::{KeyHash, ShardIndex};
@@ -47,6 +47,8 @@ pub struct Reservations {
     next: u64,
     live: BTreeMap<ReservationId, Reservation>,
     saving: HashMap<StateKey, u32>,
+    /// Reservations of a connection, so that its end looks at no others.
+    owned: HashMap<ConnectionId, BTreeSet<ReservationId>>,
     bytes: u64,
 }
 
@@ -54,7 +56,14 @@ impl Reservations {
     /// An empty table of `shard`.
     #[must_use]
     pub fn new(shard: ShardIndex) -> Reservations {
-        Reservations { shard, next: 1, live: BTreeMap::new(), saving: HashMap::new(), bytes: 0 }
+        Reservations {
+            shard,
+            next: 1,
+            live: BTreeMap::new(),
+            saving: HashMap::new(),
+            owned: HashMap::new(),
+            bytes: 0,
+        }
     }
 
     /// Whether some connection holds a slot for `key`.
@@ -69,6 +78,7 @@ impl Reservations {
         let id = ReservationId(u64::from(self.shard.0) << COUNTER_BITS | self.next);
         self.next += 1;
         *self.saving.entry(reservation.key).or_insert(0) += 1;
+        self.owned.entry(reservation.connection).or_default().insert(id);
         self.bytes += reservation.slot.bytes;
         self.live.insert(id, reservation);
         id
@@ -89,25 +99,25 @@ impl Reservations {
         if *savers == 0 {
             self.saving.remove(&reservation.key);
         }
+        let owned = self.owned.get_mut(&reservation.connection).expect("every reservation has an owner");
+        assert!(owned.remove(&id), "every reservation is with its owner");
+        if owned.is_empty() {
+            self.owned.remove(&reservation.connection);
+        }
         self.bytes -= reservation.slot.bytes;
         reservation
     }
 
     /// Ends every reservation of a connection.
     pub fn take_all(&mut self, connection: ConnectionId) -> Vec<Reservation> {
-        let ids: Vec<ReservationId> = self
-            .live
-            .iter()
-            .filter(|(_, reservation)| reservation.connection == connection)
-            .map(|(&id, _)| id)
-            .collect();
+        let ids = self.owned.get(&connection).cloned().unwrap_or_default();
         ids.into_iter().map(|id| self.remove(id)).collect()
     }
 
     /// Whether the connection has any.
     #[must_use]
     pub fn has_any(&self, connection: ConnectionId) -> bool {
-        self.live.values().any(|reservation| reservation.connection == connection)
+        self.owned.contains_key(&connection)
     }
 
     /// Reservations now.

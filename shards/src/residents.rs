@@ -128,8 +128,8 @@ struct Dense<T> {
 }
 
 impl<T> Dense<T> {
-    fn new() -> Dense<T> {
-        Dense { cells: Vec::new(), free: None, used: 0 }
+    fn with_capacity(cells: usize) -> Dense<T> {
+        Dense { cells: Vec::with_capacity(cells), free: None, used: 0 }
     }
 
     fn insert(&mut self, value: T) -> u32 {
@@ -189,21 +189,29 @@ impl Default for Residents {
 }
 
 impl Residents {
-    /// An empty table.
+    /// An empty table that grows.
     #[must_use]
     pub fn new() -> Residents {
+        Residents::with_capacity(0)
+    }
+
+    /// An empty table with room for `blocks` entries and as many copies: up to there it never moves what
+    /// it holds, which would be a long turn.
+    #[must_use]
+    pub fn with_capacity(blocks: usize) -> Residents {
         Residents {
-            entries: Dense::new(),
-            copies: Dense::new(),
-            by_key: HashTable::new(),
+            entries: Dense::with_capacity(blocks),
+            copies: Dense::with_capacity(blocks),
+            by_key: HashTable::with_capacity(blocks),
             ordered: BTreeMap::new(),
             births: 0,
             pinned_bytes: 0,
         }
     }
 
-    /// Bytes that tables for `blocks` entries take, for the memory bill: the dense cells, the hash
-    /// index at its largest growth step and the ordered index at half-full nodes.
+    /// Bytes that tables for `blocks` entries take, for the memory bill: the dense cells with as much
+    /// again for the indices that others keep of them, the hash index and the ordered index at half-full
+    /// nodes.
     #[must_use]
     pub fn table_bytes(blocks: u64) -> u64 {
         let dense = (size_of::<Cell<Entry>>() + size_of::<Cell<DramCopy>>()) as u64 * 2;
@@ -355,6 +363,13 @@ impl Residents {
     /// Entries in key order from `first` on: a monotone scan that may be interrupted anywhere.
     pub fn scan_from(&self, first: &StateKey) -> impl Iterator<Item = (EntryId, &Entry)> {
         self.ordered.range(first..).map(|(_, &id)| (id, self.entry(id)))
+    }
+
+    /// Entries and copies for which nothing has to grow.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        let dense = self.entries.cells.capacity().min(self.copies.cells.capacity());
+        dense.min(self.by_key.capacity())
     }
 
     /// Checks that the indices agree; linear in the table.

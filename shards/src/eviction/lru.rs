@@ -30,6 +30,12 @@ impl Lru {
         }
     }
 
+    /// Ids below this need no larger tables.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.present.len()
+    }
+
     /// Bytes of the tables for ids below `entries`.
     #[must_use]
     pub const fn table_bytes(entries: usize) -> usize {

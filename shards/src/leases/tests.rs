@@ -17,7 +17,7 @@ const SETTINGS: LeaseSettings = LeaseSettings {
 
 fn block(number: u32, bytes: u64) -> LeasedBlock {
     let key = StateKey { namespace: NamespaceId(0), group: GroupId(0), block: BlockHash([0; 32]) };
-    LeasedBlock { copy: CopyId(number), key, bytes, offset: u64::from(number) }
+    LeasedBlock { copy: CopyId(number), key, bytes, slot_bytes: bytes, offset: u64::from(number) }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,9 @@ enum Step {
     Open,
     Hold,
     Add(u64),
+    Reserve(u64),
+    Unreserve,
+    AddReserved,
     Attach,
     Release,
     Disconnected,
@@ -37,6 +40,9 @@ fn step() -> impl Strategy<Value = (Step, u128, u64)> {
         4 => Just(Step::Open),
         3 => Just(Step::Hold),
         6 => (1u64..60).prop_map(Step::Add),
+        4 => (1u64..40).prop_map(Step::Reserve),
+        2 => Just(Step::Unreserve),
+        2 => Just(Step::AddReserved),
         3 => Just(Step::Attach),
         5 => Just(Step::Release),
         1 => Just(Step::Disconnected),
@@ -54,6 +60,9 @@ struct Plain {
     attached: Vec<u64>,
     blocks: Vec<u32>,
     bytes: u64,
+    /// Which life of its token, and what is reserved in it.
+    life: u64,
+    reserved: u64,
 }
 
 /// A connection's instance: two connections each.
@@ -68,17 +77,21 @@ proptest! {
     fn the_table_is_a_list_of_leases(steps in prop::collection::vec(step(), 1..120)) {
         let mut table = Leases::new(SETTINGS);
         let mut plain: BTreeMap<u128, Plain> = BTreeMap::new();
-        let (mut now, mut blocks, mut expired) = (0, 0u32, 0);
+        let (mut now, mut blocks, mut expired, mut lives) = (0, 0u32, 0, 0);
+        let mut shares: Vec<(ReservedShare, u128, u64, u64)> = Vec::new();
         for (step, token, connection) in steps {
             let (name, id, of) = (LeaseToken(token), ConnectionId(connection), InstanceId(instance(connection)));
             let charged = |plain: &BTreeMap<u128, Plain>, connection| {
                 let leases = plain.values().filter(|lease| lease.charged == connection);
-                leases.fold((0, 0), |(count, bytes), lease| (count + 1, bytes + lease.bytes))
+                leases.fold((0, 0), |(count, bytes), lease| (count + 1, bytes + lease.bytes + lease.reserved))
             };
             let is_full = charged(&plain, connection).0 == SETTINGS.leases_per_connection_max;
             let mut ended: Vec<LeasedBlock> = Vec::new();
             let mut expected: Vec<u32> = Vec::new();
+            lives += 1;
             let fresh = |expires| Plain {
+                life: lives,
+                reserved: 0,
                 instance: instance(connection),
                 charged: connection,
                 expires,
@@ -135,6 +148,37 @@ proptest! {
                         lease.blocks.push(blocks);
                         lease.bytes += bytes;
                     }
+                }
+                Step::Reserve(bytes) => {
+                    let bound = SETTINGS.bytes_per_connection_max;
+                    let owner = plain.get(&token).map(|lease| lease.charged);
+                    let fits = owner.is_some_and(|owner| charged(&plain, owner).1 + bytes <= bound);
+                    let share = table.reserve(name, bytes);
+                    prop_assert_eq!(share.is_some(), fits);
+                    if let Some(share) = share {
+                        let lease = plain.get_mut(&token).expect("it fits");
+                        lease.reserved += bytes;
+                        shares.push((share, token, lease.life, bytes));
+                    }
+                }
+                Step::Unreserve | Step::AddReserved if shares.is_empty() => {}
+                Step::Unreserve | Step::AddReserved => {
+                    let (share, token, life, bytes) = shares.swap_remove(connection as usize % shares.len());
+                    let lease = plain.get_mut(&token).filter(|lease| lease.life == life);
+                    let goes_on = lease.is_some();
+                    blocks += 1;
+                    if let Some(lease) = lease {
+                        lease.reserved -= bytes;
+                        if matches!(step, Step::AddReserved) {
+                            lease.bytes += bytes;
+                            lease.blocks.push(blocks);
+                        }
+                    }
+                    let found = match step {
+                        Step::AddReserved => table.add_reserved(share, block(blocks, bytes)),
+                        _ => table.unreserve(share),
+                    };
+                    prop_assert_eq!(found, goes_on);
                 }
                 Step::Attach => {
                     let attached = table.attach(name, of, id).map(|blocks| blocks.len());
@@ -207,6 +251,12 @@ proptest! {
             prop_assert_eq!(table.contains(name), plain.contains_key(&token));
             let charged: std::collections::BTreeSet<u64> = plain.values().map(|lease| lease.charged).collect();
             prop_assert_eq!(table.shares.len(), charged.len(), "no share is left behind");
+            let reserved: u64 = plain.values().map(|lease| lease.reserved).sum();
+            prop_assert_eq!(table.reserved_bytes(), reserved);
+            for number in 0..4 {
+                let has = plain.values().any(|lease| lease.attached.contains(&number));
+                prop_assert_eq!(table.has_share(ConnectionId(number)), has);
+            }
         }
     }
 }

@@ -66,10 +66,20 @@ pub enum OffReason {
         of: u32,
     },
     /// Its owner saw too many writes fail in a row.
-    #[error("{in_a_row} writes in a row failed")]
+    #[error("{in_a_row} writes in a row failed, the last with error {errno}")]
     WriteFailures {
         /// How many.
         in_a_row: u32,
+        /// The device's error number for the last.
+        errno: i32,
+    },
+    /// Its owner saw too many reads fail in a row.
+    #[error("{in_a_row} reads in a row failed, the last with error {errno}")]
+    ReadFailures {
+        /// How many.
+        in_a_row: u32,
+        /// The device's error number for the last.
+        errno: i32,
     },
 }
 

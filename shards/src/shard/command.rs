@@ -70,7 +70,7 @@ pub enum Command {
         namespaces: Vec<NamespaceDigest>,
         /// The keys.
         keys: Vec<Key>,
-        /// Pins local hits, if given.
+        /// Pins local hits, if given and the shard is not draining.
         hold: Option<Holder>,
     },
     /// Slots for these keys.
@@ -135,7 +135,7 @@ pub enum Command {
         /// The keys.
         keys: Vec<Key>,
     },
-    /// Drop a namespace.
+    /// Drop a namespace. Answered once, when [`Shard::step`](crate::shard::Shard::step) has gone through it.
     Clear {
         /// The namespace.
         namespace: NamespaceDigest,

@@ -84,7 +84,7 @@ pub struct Figures {
     pub holds: u64,
     /// Holds that ended by time.
     pub holds_expired: u64,
-    /// Bytes under leases; a block under two leases counts twice.
+    /// Slot bytes under leases; a block under two leases counts twice.
     pub leased_bytes: u64,
     /// Pins of leases.
     pub leased_blocks: u64,

@@ -2,7 +2,8 @@
 //!
 //! Commands come in through [`Shard::execute`], device completions through
 //! [`Shard::on_transfer_done`] and [`Shard::on_table_written`]; answers and device orders go out
-//! through `poll_*`. The shard performs nothing itself: offsets go out, outcomes come back.
+//! through `poll_*`. The shard performs nothing itself: offsets go out, outcomes come back. Work too
+//! long for one turn goes on in [`Shard::step`] as long as [`Shard::has_work`].
 
 pub mod command;
 mod figures;
@@ -57,6 +58,8 @@ pub struct ShardSettings {
     pub write_backs_max: usize,
     /// Acquires and Syncs unanswered at once.
     pub waiting_max: u64,
+    /// Blocks the tables are made for: as many entries, reservations included, and as many slots.
+    pub blocks_max: u64,
 }
 
 impl ShardSettings {
@@ -96,13 +99,21 @@ pub struct Shard {
     transfers: HashMap<TransferId, tiers::Purpose>,
     next_transfer: u64,
     writes_in_flight: usize,
-    failures_in_a_row: u32,
+    write_failures_in_a_row: u32,
+    read_failures_in_a_row: u32,
     reclaims: VecDeque<(EntryId, Placement)>,
+    /// Something was reclaimed since the last order was asked for.
+    reclaimed: bool,
+    clears: VecDeque<withdraw::ClearJob>,
+    /// Where the search for a cold block on SSD alone goes on.
+    cold_hand: Option<StateKey>,
     moves: VecDeque<Order>,
     replies: VecDeque<Reply>,
     ended: Vec<LeasedBlock>,
     draining: bool,
     counters: Counters,
+    #[cfg(test)]
+    searches: u64,
 }
 
 impl Shard {
@@ -111,11 +122,13 @@ impl Shard {
     /// # Errors
     /// If its part of the SSD file cannot be cut into segments.
     pub fn new(settings: ShardSettings) -> Result<Shard, GeometryError> {
+        // The tables as the memory bill has them, so that none is moved by growing inside a turn.
+        let blocks = usize::try_from(settings.blocks_max).expect("a machine addresses what it bills");
         Ok(Shard {
-            residents: Residents::new(),
+            residents: Residents::with_capacity(blocks),
             slab: Slab::new(settings.slab),
-            slot_owners: HashMap::new(),
-            policy: DramPolicy::new(0),
+            slot_owners: HashMap::with_capacity(blocks),
+            policy: DramPolicy::new(blocks),
             journal: Journal::new(settings.journal),
             drops: DropMemory::new(settings.drop_memory_entries),
             namespaces: Namespaces::new(orbitkv_wire::bounds::NAMESPACES_MAX),
@@ -134,13 +147,19 @@ impl Shard {
             transfers: HashMap::new(),
             next_transfer: 1,
             writes_in_flight: 0,
-            failures_in_a_row: 0,
+            write_failures_in_a_row: 0,
+            read_failures_in_a_row: 0,
             reclaims: VecDeque::new(),
+            reclaimed: false,
+            clears: VecDeque::new(),
+            cold_hand: None,
             moves: VecDeque::new(),
             replies: VecDeque::new(),
             ended: Vec::new(),
             draining: false,
             counters: Counters::default(),
+            #[cfg(test)]
+            searches: 0,
             settings,
         })
     }
@@ -209,6 +228,24 @@ impl Shard {
                 let figures = Box::new(self.figures());
                 self.answer(tag, Outcome::Figures(figures));
             }
+        }
+        self.assert_invariants();
+    }
+
+    /// Whether there is work that no completion and no command will come for: the core calls
+    /// [`Shard::step`] and asks for orders again before it waits.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        // With a transfer under way its completion makes the core ask anyway.
+        let may_write = self.reclaimed && !self.write_queue.is_empty() && self.transfers.is_empty();
+        !self.clears.is_empty() || self.writes_back() && (!self.reclaims.is_empty() || may_write)
+    }
+
+    /// A bounded slice of the work that is too long for one turn.
+    pub fn step(&mut self) {
+        self.step_clear();
+        if !self.reclaims.is_empty() {
+            self.reclaim();
         }
         self.assert_invariants();
     }
@@ -342,6 +379,11 @@ impl Shard {
             "every slot has one owner"
         );
         assert_eq!(self.slot_owners.len(), self.residents.copies(), "every copy has its slot");
+        let blocks = (self.residents.len() + self.reservations.len()) as u64;
+        assert!(blocks <= self.settings.blocks_max, "no more entries than the tables are made for");
+        assert!(self.slab.accounting().slots <= self.settings.blocks_max, "nor more slots");
+        let waits = !self.acquires.is_empty();
+        assert!(waits || self.leases.reserved_bytes() == 0, "lease shares are reserved by waiting Acquires");
         #[cfg(test)]
         self.residents.assert_indices();
     }

@@ -7,20 +7,52 @@ use orbitkv_wire::engine::answers::{BlockOutcome, BlockRecord, Place};
 use orbitkv_wire::identity::NamespaceDigest;
 
 use super::command::{Attached, Holder};
-use super::save::NoSlot;
+use super::save::{Eviction, NoSlot, slot_bytes};
 use super::{Key, Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::{EntryId, StateKey};
-use crate::leases::{LeaseToken, LeasedBlock};
+use crate::leases::{LeaseToken, LeasedBlock, ReservedShare};
 use crate::residents::{CopyId, Dram, EntryRef, Ssd};
 use crate::segment_log::Placement;
 use crate::time::Moment;
 
 /// An unanswered Acquire.
 pub(super) struct AcquireJob {
-    token: LeaseToken,
     remaining: u32,
     _permit: Permit,
+}
+
+/// How far a fill has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FillStage {
+    /// Waits for the device. A fill that nobody wants any more is not read.
+    Queued,
+    /// The device has it: it ends when the device says so.
+    Reading,
+}
+
+/// What becomes of the bytes of a fill beside the DRAM residence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FillPurpose {
+    /// Engines wait for them, and nobody else.
+    Recover,
+    /// The log itself wants them, to write them again.
+    Reinsert,
+}
+
+/// An Acquire that waits for a fill.
+pub(super) struct Waiter {
+    tag: Tag,
+    /// Position of the block in the Acquire.
+    index: u32,
+    /// What the block will be charged to.
+    share: ReservedShare,
+}
+
+/// What one Acquire has taken and may still take.
+struct Means {
+    permit: Option<Permit>,
+    eviction: Eviction,
 }
 
 /// A block on its way from SSD into a slot.
@@ -29,12 +61,12 @@ pub(super) struct Fill {
     pub entry: EntryRef,
     /// Where the bytes come from.
     pub placement: Placement,
-    /// Whether the device has it.
-    pub submitted: bool,
-    /// Wanted by the log itself, to be written again.
-    pub reinsert: bool,
-    /// Acquires that wait, with the position of the block in each.
-    pub waiters: Vec<(Tag, u32)>,
+    /// How far it has come.
+    pub stage: FillStage,
+    /// What it is for.
+    pub purpose: FillPurpose,
+    /// Acquires that wait.
+    pub waiters: Vec<Waiter>,
 }
 
 impl Shard {
@@ -47,6 +79,8 @@ impl Shard {
         now: Moment,
     ) {
         let ids = self.known(namespaces);
+        // A drain waits for leases to end: a draining shard says where blocks are and pins none.
+        let hold = hold.filter(|_| !self.draining);
         if let Some(holder) = hold {
             let held = self.leases.hold(holder.token, holder.instance, holder.connection, now);
             if let Err(error) = held {
@@ -81,7 +115,7 @@ impl Shard {
         entry.hot = true;
         if let Dram::Resident { copy, .. } = entry.dram {
             let (key, bytes) = (entry.key, entry.bytes);
-            if self.leases.fits(holder.token, bytes) {
+            if self.leases.fits(holder.token, slot_bytes(bytes)) {
                 self.lease(holder.token, copy, key, bytes);
             }
         }
@@ -89,10 +123,15 @@ impl Shard {
 
     /// Pins a copy under a lease that it fits.
     fn lease(&mut self, token: LeaseToken, copy: CopyId, key: StateKey, bytes: u64) -> u64 {
-        let offset = self.residents.copy(copy).slot.offset;
+        let block = self.leased_block(copy, key, bytes);
         self.residents.pin(copy);
-        self.leases.add(token, LeasedBlock { copy, key, bytes, offset });
-        offset
+        self.leases.add(token, block);
+        block.offset
+    }
+
+    fn leased_block(&self, copy: CopyId, key: StateKey, bytes: u64) -> LeasedBlock {
+        let slot = self.residents.copy(copy).slot;
+        LeasedBlock { copy, key, bytes, slot_bytes: slot.bytes, offset: slot.offset }
     }
 
     pub(super) fn acquire(&mut self, tag: Tag, holder: Holder, namespaces: &[NamespaceDigest], keys: &[Key]) {
@@ -114,11 +153,11 @@ impl Shard {
         }
         let mut blocks = Vec::with_capacity(keys.len());
         let mut remaining = 0;
-        let mut permit = None;
+        let mut means = Means { permit: None, eviction: Eviction::Allowed };
         // The head first: where the lease bound or the arena ends, it is the tail that is refused.
         for key in keys {
             let found = self.find(key.hash, self.state_key(&ids, key));
-            match self.acquire_one(tag, holder.token, key.index, found, &mut permit) {
+            match self.acquire_one(tag, holder.token, key.index, found, &mut means) {
                 Some(record) => blocks.push(record),
                 None => remaining += 1,
             }
@@ -126,8 +165,8 @@ impl Shard {
         for block in held {
             self.unpin(block.copy);
         }
-        if let Some(permit) = permit.filter(|_| remaining > 0) {
-            self.acquires.insert(tag, AcquireJob { token: holder.token, remaining, _permit: permit });
+        if let Some(permit) = means.permit.filter(|_| remaining > 0) {
+            self.acquires.insert(tag, AcquireJob { remaining, _permit: permit });
         }
         self.answer(tag, Outcome::Blocks { blocks, done: remaining == 0 });
     }
@@ -139,7 +178,7 @@ impl Shard {
         token: LeaseToken,
         index: u32,
         found: Option<EntryId>,
-        permit: &mut Option<Permit>,
+        means: &mut Means,
     ) -> Option<BlockRecord> {
         let Some(id) = found else {
             self.counters.misses += 1;
@@ -147,38 +186,26 @@ impl Shard {
         };
         let entry = self.residents.entry(id);
         let (key, bytes) = (entry.key, entry.bytes);
-        if !self.leases.fits(token, bytes) {
-            self.counters.acquires_busy += 1;
-            return Some(refusal(index, BlockOutcome::Busy));
+        let (dram, ssd) = (entry.dram, entry.ssd);
+        if !self.leases.fits(token, slot_bytes(bytes)) {
+            return Some(self.busy(index));
         }
-        match (entry.dram, entry.ssd) {
+        match (dram, ssd) {
             (Dram::Resident { copy, .. }, _) => {
                 self.counters.hits_dram += 1;
                 let offset = self.lease(token, copy, key, bytes);
                 Some(ready(index, Place::Dram, offset, bytes))
             }
             (Dram::Filling(_), _) | (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. })
-                if !self.may_wait(permit) =>
+                if !self.may_wait(&mut means.permit) =>
             {
-                self.counters.acquires_busy += 1;
-                Some(refusal(index, BlockOutcome::Busy))
+                Some(self.busy(index))
             }
-            (Dram::Filling(copy), _) => {
-                let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
-                fill.waiters.push((tag, index));
-                None
-            }
+            (Dram::Filling(copy), _) => self.wait_for(copy, tag, token, index, bytes),
             (Dram::Absent, Ssd::Resident { placement, .. } | Ssd::Moving { placement, .. }) => {
-                match self.begin_fill(id, placement, false) {
-                    Ok(copy) => {
-                        let fill = self.fills.get_mut(&copy).expect("just begun");
-                        fill.waiters.push((tag, index));
-                        None
-                    }
-                    Err(_) => {
-                        self.counters.acquires_busy += 1;
-                        Some(refusal(index, BlockOutcome::Busy))
-                    }
+                match self.begin_fill(id, placement, FillPurpose::Recover, &mut means.eviction) {
+                    Ok(copy) => self.wait_for(copy, tag, token, index, bytes),
+                    Err(_) => Some(self.busy(index)),
                 }
             }
             (Dram::Absent, Ssd::Absent | Ssd::Queued | Ssd::Writing(_)) => {
@@ -187,6 +214,27 @@ impl Shard {
                 Some(refusal(index, BlockOutcome::Missing))
             }
         }
+    }
+
+    fn busy(&mut self, index: u32) -> BlockRecord {
+        self.counters.acquires_busy += 1;
+        refusal(index, BlockOutcome::Busy)
+    }
+
+    /// Makes an Acquire wait for a fill, with what it will be charged reserved: reads that end later find
+    /// the room that was there when they began.
+    fn wait_for(
+        &mut self,
+        copy: CopyId,
+        tag: Tag,
+        token: LeaseToken,
+        index: u32,
+        bytes: u64,
+    ) -> Option<BlockRecord> {
+        let share = self.leases.reserve(token, slot_bytes(bytes)).expect("asked whether it fits");
+        let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
+        fill.waiters.push(Waiter { tag, index, share });
+        None
     }
 
     /// Whether an Acquire may wait for a read: it needs a permit before the first begins.
@@ -202,10 +250,11 @@ impl Shard {
         &mut self,
         id: EntryId,
         placement: Placement,
-        reinsert: bool,
+        purpose: FillPurpose,
+        eviction: &mut Eviction,
     ) -> Result<CopyId, NoSlot> {
         let bytes = self.residents.entry(id).bytes;
-        let slot = self.allocate(bytes)?;
+        let slot = self.allocate(bytes, eviction)?;
         let copy = self.residents.insert_copy(slot, Some(id));
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
@@ -213,7 +262,8 @@ impl Shard {
         self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
         let entry = self.residents.reference(id);
         let waiters = Vec::new();
-        self.fills.insert(copy, Fill { entry, placement, submitted: false, reinsert, waiters });
+        let stage = FillStage::Queued;
+        self.fills.insert(copy, Fill { entry, placement, stage, purpose, waiters });
         self.fill_queue.push_back(copy);
         Ok(copy)
     }
@@ -229,7 +279,8 @@ impl Shard {
             self.end_if_bare(id);
         }
         self.unpin(copy);
-        for (tag, index) in fill.waiters {
+        for Waiter { tag, index, share } in fill.waiters {
+            self.leases.unreserve(share);
             self.decide(tag, refusal(index, outcome));
         }
     }
@@ -250,21 +301,20 @@ impl Shard {
         self.log.as_mut().expect("a fill reads from a log").end_read(&fill.placement);
         self.begin_dram(id, copy);
         let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
-        for (tag, index) in fill.waiters {
-            let token = self.acquires.get(&tag).expect("waiters wait in live jobs").token;
-            let record = if self.leases.fits(token, bytes) {
+        let block = self.leased_block(copy, key, bytes);
+        for Waiter { tag, index, share } in fill.waiters {
+            let record = if self.leases.add_reserved(share, block) {
+                self.residents.pin(copy);
                 self.counters.hits_ssd += 1;
-                let offset = self.lease(token, copy, key, bytes);
-                ready(index, Place::Ssd, offset, bytes)
+                ready(index, Place::Ssd, block.offset, bytes)
             } else {
-                // The lease ended with its process, or its connection filled up meanwhile.
-                self.counters.acquires_busy += 1;
-                refusal(index, BlockOutcome::Busy)
+                // The lease ended while its block was read.
+                self.busy(index)
             };
             self.decide(tag, record);
         }
         self.unpin(copy);
-        if fill.reinsert {
+        if fill.purpose == FillPurpose::Reinsert {
             self.move_or_drop(id);
         }
     }
@@ -303,22 +353,20 @@ impl Shard {
         let mut unwanted = Vec::new();
         for (&copy, fill) in &mut self.fills {
             let before = fill.waiters.len();
-            fill.waiters.retain(|&(waiter, index)| {
-                if waiter == tag {
-                    forgotten(index);
-                }
-                waiter != tag
-            });
+            for waiter in fill.waiters.extract_if(.., |waiter| waiter.tag == tag) {
+                self.leases.unreserve(waiter.share);
+                forgotten(waiter.index);
+            }
             let lost_all = fill.waiters.is_empty() && fill.waiters.len() < before;
-            if lost_all && !fill.submitted && !fill.reinsert {
+            if lost_all && fill.stage == FillStage::Queued && fill.purpose == FillPurpose::Recover {
                 unwanted.push(copy);
             }
         }
-        unwanted.sort_unstable();
-        for copy in unwanted {
-            self.fill_queue.retain(|&queued| queued != copy);
-            self.abandon_fill(copy, BlockOutcome::Cancelled);
+        // In order of the map, hence sorted: the queue is gone through once.
+        if !unwanted.is_empty() {
+            self.fill_queue.retain(|queued| unwanted.binary_search(queued).is_err());
         }
+        unwanted.into_iter().for_each(|copy| self.abandon_fill(copy, BlockOutcome::Cancelled));
     }
 
     pub(super) fn attach(&mut self, tag: Tag, holder: Holder) {

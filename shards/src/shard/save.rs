@@ -1,11 +1,12 @@
 //! The save path: Reserve, Commit, Abort, and the eviction that makes room for them.
 
+use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 use orbitkv_wire::engine::answers::{CommitOutcome, Place, SlotOutcome, SlotRecord};
-use orbitkv_wire::identity::{Medium, NamespaceDigest};
+use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};
 
 use super::{Key, Outcome, Shard, Tag};
 use crate::eviction::EvictionPolicy;
-use crate::key::{EntryId, StateKey};
+use crate::key::{EntryId, NamespaceId, StateKey};
 use crate::leases::ConnectionId;
 use crate::reservations::{Reservation, ReservationId};
 use crate::residents::{CopyId, Dram, Ssd};
@@ -21,6 +22,14 @@ const MERGE_TRIES: usize = 8;
 pub(super) enum NoSlot {
     Busy,
     TooLarge { limit_bytes: u64 },
+}
+
+/// Whether one command may still look for victims. Where a search finds that everything is in use, the
+/// rest of a command of thousands of keys would search in vain: it takes what is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Eviction {
+    Allowed,
+    GivenUp,
 }
 
 impl Shard {
@@ -40,9 +49,11 @@ impl Shard {
             return self.answer(tag, Outcome::NamespacesFull);
         };
         let mut slots = Vec::with_capacity(keys.len());
+        let mut eviction = Eviction::Allowed;
         for (key, bytes) in keys {
             let state_key = StateKey { namespace, group: key.group, block: key.block };
-            slots.push((key.index, self.reserve_one(connection, key, state_key, race, *bytes)));
+            let slot = self.reserve_one(connection, key, state_key, race, *bytes, &mut eviction);
+            slots.push((key.index, slot));
         }
         self.answer(tag, Outcome::Slots(slots));
     }
@@ -54,6 +65,7 @@ impl Shard {
         state_key: StateKey,
         race: bool,
         bytes: u64,
+        eviction: &mut Eviction,
     ) -> SlotRecord {
         let refused = |outcome: SlotOutcome, offset| SlotRecord {
             outcome: outcome as u8,
@@ -79,9 +91,10 @@ impl Shard {
             self.counters.saves_too_large += 1;
             return refused(SlotOutcome::TooLarge, limit_bytes);
         }
-        let slot_bytes = bytes.next_multiple_of(orbitkv_wire::bounds::EXTENT_ALIGN_BYTES);
-        let permit = self.reserved.take(slot_bytes);
-        let slot = permit.ok_or(NoSlot::Busy).and_then(|permit| Ok((permit, self.allocate(bytes)?)));
+        let permit = self.reserved.take(slot_bytes(bytes));
+        let permit = permit.filter(|_| self.make_entry_room(eviction));
+        let slot =
+            permit.ok_or(NoSlot::Busy).and_then(|permit| Ok((permit, self.allocate(bytes, eviction)?)));
         match slot {
             Ok((permit, slot)) => {
                 self.namespaces.retain(state_key.namespace);
@@ -190,8 +203,76 @@ impl Shard {
         }
     }
 
+    /// Whether the tables take another entry; if they are full, one block is given up, on all media.
+    fn make_entry_room(&mut self, eviction: &mut Eviction) -> bool {
+        let blocks = (self.residents.len() + self.reservations.len()) as u64;
+        if blocks < self.settings.blocks_max {
+            return true;
+        }
+        if *eviction == Eviction::GivenUp {
+            return false;
+        }
+        // What is on SSD alone has left DRAM before: it is colder than anything there.
+        if let Some(id) = self.cold_on_ssd_alone() {
+            self.drop_from_log(id);
+            return true;
+        }
+        let Some(victim) = self.victim(eviction) else { return false };
+        let reference = self.residents.reference(victim);
+        self.evict_one(victim);
+        if let Some(id) = self.residents.resolve(reference) {
+            self.drop_from_log(id);
+        }
+        true
+    }
+
+    /// A block on SSD alone, found by a clock over the keys that passes over what is hot once.
+    fn cold_on_ssd_alone(&mut self) -> Option<EntryId> {
+        let first = StateKey { namespace: NamespaceId(0), group: GroupId(0), block: BlockHash([0; 32]) };
+        let hand = self.cold_hand.unwrap_or(first);
+        let (mut hot, mut last, mut cold) = (Vec::new(), hand, None);
+        let looked_at = VICTIM_SEARCH_ENTRIES.min(self.residents.len());
+        let round = self.residents.scan_from(&hand).chain(self.residents.scan_from(&first));
+        for (id, entry) in round.take(looked_at) {
+            last = entry.key;
+            if entry.dram == Dram::Absent && matches!(entry.ssd, Ssd::Resident { .. }) {
+                if !entry.hot {
+                    cold = Some(id);
+                    break;
+                }
+                hot.push(id);
+            }
+        }
+        self.cold_hand = Some(last);
+        hot.iter().for_each(|&id| self.residents.entry_mut(id).hot = false);
+        cold.or(hot.first().copied())
+    }
+
+    /// The next DRAM residence to go.
+    fn victim(&mut self, eviction: &mut Eviction) -> Option<EntryId> {
+        if *eviction == Eviction::GivenUp {
+            return None;
+        }
+        let writes_back = self.writes_back();
+        let residents = &self.residents;
+        let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
+        let victim = self.policy.victim(VICTIM_SEARCH_ENTRIES, &mut evictable);
+        #[cfg(test)]
+        {
+            self.searches += 1;
+        }
+        if victim.is_none() {
+            *eviction = Eviction::GivenUp;
+        }
+        victim
+    }
+
     /// A slot for `bytes`, evicting what the policy gives up.
-    pub(super) fn allocate(&mut self, bytes: u64) -> Result<Slot, NoSlot> {
+    pub(super) fn allocate(&mut self, bytes: u64, eviction: &mut Eviction) -> Result<Slot, NoSlot> {
+        if self.slab.accounting().slots >= self.settings.blocks_max {
+            let victim = self.victim(eviction).ok_or(NoSlot::Busy)?;
+            self.evict_one(victim);
+        }
         let mut tries = 0;
         loop {
             match self.slab.allocate(bytes) {
@@ -202,18 +283,15 @@ impl Shard {
                 Err(AllocateError::Full) => {}
             }
             tries += 1;
-            if tries > MERGE_TRIES || !self.make_room(bytes) {
+            if tries > MERGE_TRIES || !self.make_room(bytes, eviction) {
                 return Err(NoSlot::Busy);
             }
         }
     }
 
     /// Evicts so that a slot for `bytes` may fit; false if nothing can be evicted.
-    fn make_room(&mut self, bytes: u64) -> bool {
-        let writes_back = self.writes_back();
-        let residents = &self.residents;
-        let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
-        let Some(victim) = self.policy.victim(VICTIM_SEARCH_ENTRIES, &mut evictable) else { return false };
+    fn make_room(&mut self, bytes: u64, eviction: &mut Eviction) -> bool {
+        let Some(victim) = self.victim(eviction) else { return false };
         let Dram::Resident { copy, .. } = self.residents.entry(victim).dram else {
             panic!("the policy holds residences")
         };
@@ -243,6 +321,11 @@ impl Shard {
         let in_use = self.end_dram(id);
         assert!(!in_use, "only unpinned copies are evicted");
     }
+}
+
+/// Bytes of the slot of a payload.
+pub(super) fn slot_bytes(bytes: u64) -> u64 {
+    bytes.next_multiple_of(EXTENT_ALIGN_BYTES)
 }
 
 /// Payload bytes as the journal has them: no slot is larger than an I/O region of 1 GiB.

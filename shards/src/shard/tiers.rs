@@ -6,7 +6,8 @@
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Medium, Sequence};
 
-use super::save::journal_bytes;
+use super::recover::{FillPurpose, FillStage};
+use super::save::{Eviction, journal_bytes};
 use super::{Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::EntryId;
@@ -20,6 +21,9 @@ const WRITE_ATTEMPTS_MAX: u8 = 3;
 
 /// Failed writes in a row, over all blocks, after which the tier is turned off.
 const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 16;
+
+/// Failed reads in a row, over all blocks, after which the tier is turned off.
+const READ_FAILURES_IN_A_ROW_MAX: u32 = 16;
 
 /// Live blocks of a reclaimed segment that one turn looks at: a bounded slice of work.
 const RECLAIM_SLICE_BLOCKS: usize = 64;
@@ -105,6 +109,7 @@ impl Shard {
 
     /// The next device operation. The driver asks only while the device has room.
     pub fn poll_order(&mut self) -> Option<Order> {
+        self.reclaimed = false;
         self.reclaim();
         while let Some(copy) = self.fill_queue.pop_front() {
             let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
@@ -114,7 +119,7 @@ impl Shard {
             };
             let payload_bytes = self.residents.entry(entry).bytes;
             let fill = self.fills.get_mut(&copy).expect("queued fills exist");
-            fill.submitted = true;
+            fill.stage = FillStage::Reading;
             let placement = fill.placement;
             let arena_offset = self.residents.copy(copy).slot.offset;
             let id = self.begin_transfer(Purpose::Fill(copy));
@@ -225,12 +230,13 @@ impl Shard {
         let shown = self.filling_entry(fill, copy);
         let placement = fill.placement;
         match outcome {
-            Err(_) => {
-                self.counters.ssd_read_errors += 1;
+            Err(errno) => {
+                self.on_read_error(errno);
                 self.lose_ssd(shown, placement, false);
                 self.abandon_fill(copy, BlockOutcome::DeviceError);
             }
             Ok(found) => {
+                self.read_failures_in_a_row = 0;
                 self.counters.ssd_reads += 1;
                 let expected = shown.and_then(|id| self.residents.entry(id).checksum);
                 if shown.is_some() && expected != Some(found) {
@@ -274,7 +280,7 @@ impl Shard {
         let log = self.log.as_mut().expect("write-backs go to a log");
         match outcome {
             Ok(checksum) => {
-                self.failures_in_a_row = 0;
+                self.write_failures_in_a_row = 0;
                 self.counters.write_backs_done += 1;
                 let Some(id) = waiting else {
                     self.settle_abandoned(&placement, checksum);
@@ -290,9 +296,9 @@ impl Shard {
                 self.counters.ssd_residents += 1;
                 self.counters.ssd_bytes += bytes;
             }
-            Err(_) => {
+            Err(errno) => {
                 log.on_write_failed(&placement);
-                self.on_write_error();
+                self.on_write_error(errno);
                 let Some(id) = waiting else { return Written::Settled };
                 let writes_back = self.writes_back();
                 let entry = self.residents.entry_mut(id);
@@ -319,12 +325,23 @@ impl Shard {
         assert_eq!(settled, Settled::Abandoned, "a removed block is not readable");
     }
 
-    fn on_write_error(&mut self) {
+    fn on_write_error(&mut self, errno: i32) {
         self.counters.ssd_write_errors += 1;
-        self.failures_in_a_row += 1;
-        if self.failures_in_a_row >= WRITE_FAILURES_IN_A_ROW_MAX {
-            let reason = OffReason::WriteFailures { in_a_row: self.failures_in_a_row };
+        self.write_failures_in_a_row += 1;
+        let in_a_row = self.write_failures_in_a_row;
+        if in_a_row >= WRITE_FAILURES_IN_A_ROW_MAX {
+            let reason = OffReason::WriteFailures { in_a_row, errno };
             self.log.as_mut().expect("writes go to a log").turn_off(reason);
+        }
+    }
+
+    fn on_read_error(&mut self, errno: i32) {
+        self.counters.ssd_read_errors += 1;
+        self.read_failures_in_a_row += 1;
+        let in_a_row = self.read_failures_in_a_row;
+        if in_a_row >= READ_FAILURES_IN_A_ROW_MAX {
+            let reason = OffReason::ReadFailures { in_a_row, errno };
+            self.log.as_mut().expect("reads come from a log").turn_off(reason);
         }
     }
 
@@ -366,7 +383,7 @@ impl Shard {
     }
 
     /// Makes room in the log: drops what is cold in the segment it gave up, moves what is hot.
-    fn reclaim(&mut self) {
+    pub(super) fn reclaim(&mut self) {
         let Some(log) = self.log.as_mut() else { return };
         if log.state() != LogState::On {
             // Nothing will be written any more, so what is there stays readable.
@@ -380,19 +397,26 @@ impl Shard {
             }
             self.reclaims.extend(live);
         }
+        let mut eviction = Eviction::Allowed;
         for _ in 0..RECLAIM_SLICE_BLOCKS {
             let Some((id, placement)) = self.reclaims.pop_front() else { break };
+            self.reclaimed = true;
             if self.log.as_ref().expect("checked above").standing(&placement) != Standing::Readable {
                 continue;
             }
             let entry = self.residents.entry(id);
             match (entry.hot, entry.dram) {
                 (true, Dram::Resident { .. }) => self.move_or_drop(id),
-                (true, Dram::Absent) if self.begin_fill(id, placement, true).is_ok() => {}
-                (_, Dram::Filling(copy)) => {
-                    self.fills.get_mut(&copy).expect("a filling copy has its fill").reinsert = true;
+                (true, Dram::Absent) => {
+                    if self.begin_fill(id, placement, FillPurpose::Reinsert, &mut eviction).is_err() {
+                        self.drop_from_log(id);
+                    }
                 }
-                _ => self.drop_from_log(id),
+                (_, Dram::Filling(copy)) => {
+                    let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
+                    fill.purpose = FillPurpose::Reinsert;
+                }
+                (false, _) => self.drop_from_log(id),
             }
         }
     }
@@ -430,7 +454,7 @@ impl Shard {
         let log = self.log.as_mut().expect("moves go to a log");
         match (outcome, moving) {
             (Ok(checksum), Some((id, placement, sequence))) => {
-                self.failures_in_a_row = 0;
+                self.write_failures_in_a_row = 0;
                 log.on_written(&target, sequence, checksum);
                 log.remove(&placement);
                 let entry = self.residents.entry_mut(id);
@@ -439,12 +463,12 @@ impl Shard {
                 self.counters.ssd_moves += 1;
             }
             (Ok(checksum), None) => {
-                self.failures_in_a_row = 0;
+                self.write_failures_in_a_row = 0;
                 self.settle_abandoned(&target, checksum);
             }
-            (Err(_), moving) => {
+            (Err(errno), moving) => {
                 log.on_write_failed(&target);
-                self.on_write_error();
+                self.on_write_error(errno);
                 if let Some((id, placement, sequence)) = moving {
                     self.residents.entry_mut(id).ssd = Ssd::Resident { placement, sequence };
                     if self.writes_back() {
@@ -455,7 +479,7 @@ impl Shard {
         }
     }
 
-    fn drop_from_log(&mut self, id: EntryId) {
+    pub(super) fn drop_from_log(&mut self, id: EntryId) {
         self.counters.ssd_evictions += 1;
         self.end_ssd(id);
     }

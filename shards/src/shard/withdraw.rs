@@ -5,8 +5,21 @@ use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};
 
 use super::command::{Media, Resident};
 use super::{Key, Outcome, Shard, Tag};
-use crate::key::{EntryId, StateKey};
+use crate::key::{EntryId, NamespaceId, StateKey};
 use crate::residents::{Dram, Ssd};
+
+/// Entries of a namespace that one turn clears.
+pub(super) const CLEAR_SLICE_ENTRIES: usize = 128;
+
+/// An unanswered Clear. Jobs are at most the requests that connections may have unanswered.
+pub(super) struct ClearJob {
+    tag: Tag,
+    namespace: NamespaceId,
+    media: Media,
+    /// The last key looked at; what is saved before it meanwhile stays.
+    cursor: Option<StateKey>,
+    total: Withdrawn,
+}
 
 impl Shard {
     pub(super) fn evict(&mut self, tag: Tag, namespace: &NamespaceDigest, media: Media, keys: &[Key]) {
@@ -27,22 +40,46 @@ impl Shard {
     }
 
     pub(super) fn clear(&mut self, tag: Tag, namespace: &NamespaceDigest, media: Media) {
-        let mut total = Withdrawn::default();
-        if let Some(namespace) = self.namespaces.get(namespace) {
-            let first = StateKey { namespace, group: GroupId(0), block: BlockHash([0; 32]) };
-            let ids: Vec<EntryId> = self
-                .residents
-                .scan_from(&first)
-                .take_while(|(_, entry)| entry.key.namespace == namespace)
-                .map(|(id, _)| id)
-                .collect();
-            for id in ids {
-                let withdrawn = self.withdraw(id, media);
-                total.residences += withdrawn.residences;
-                total.in_use += withdrawn.in_use;
+        let Some(namespace) = self.namespaces.get(namespace) else {
+            return self.answer(tag, Outcome::Cleared { removed: 0, in_use: 0 });
+        };
+        let is_first = self.clears.is_empty();
+        let total = Withdrawn::default();
+        self.clears.push_back(ClearJob { tag, namespace, media, cursor: None, total });
+        if is_first {
+            self.step_clear();
+        }
+    }
+
+    /// A slice of the oldest Clear, which is answered with its last.
+    pub(super) fn step_clear(&mut self) {
+        let Some(mut job) = self.clears.pop_front() else { return };
+        let namespace = job.namespace;
+        let first = StateKey { namespace, group: GroupId(0), block: BlockHash([0; 32]) };
+        let from = job.cursor.unwrap_or(first);
+        let slice: Vec<(EntryId, StateKey)> = self
+            .residents
+            .scan_from(&from)
+            .map(|(id, entry)| (id, entry.key))
+            .filter(|(_, key)| Some(*key) != job.cursor)
+            .take_while(|(_, key)| key.namespace == namespace)
+            .take(CLEAR_SLICE_ENTRIES)
+            .collect();
+        for &(id, _) in &slice {
+            let withdrawn = self.withdraw(id, job.media);
+            job.total.residences += withdrawn.residences;
+            job.total.in_use += withdrawn.in_use;
+        }
+        match slice.last() {
+            Some(&(_, key)) if slice.len() == CLEAR_SLICE_ENTRIES => {
+                job.cursor = Some(key);
+                self.clears.push_front(job);
+            }
+            _ => {
+                let Withdrawn { residences: removed, in_use } = job.total;
+                self.answer(job.tag, Outcome::Cleared { removed, in_use });
             }
         }
-        self.answer(tag, Outcome::Cleared { removed: total.residences, in_use: total.in_use });
     }
 
     /// Ends the residences of an entry on `media`. The entry may be gone afterwards.

@@ -119,7 +119,7 @@ fn sixteen_failed_writes_turn_the_tier_off_and_saves_go_on() {
     let mut rig = turned_off();
     let errors = rig.counters().ssd_write_errors;
     assert!((16..20).contains(&errors), "sixteen, and what was in flight by then: {errors}");
-    assert_eq!(off_reason(&rig).as_deref(), Some("16 writes in a row failed"));
+    assert_eq!(off_reason(&rig).as_deref(), Some("16 writes in a row failed, the last with error 5"));
     let Outcome::Synced(_) = rig.call(Command::Sync) else { panic!("nothing to wait for") };
     for number in 6..200 {
         rig.save(number, BLOCK);
@@ -127,6 +127,64 @@ fn sixteen_failed_writes_turn_the_tier_off_and_saves_go_on() {
     assert!(!rig.start_one(), "nothing is written any more");
     assert_eq!(rig.counters().dram_evictions, 200 - 64, "what was never written is evicted");
     assert_eq!((rig.shard.figures().write_backs_queued, rig.place(199)), (0, Place::Dram));
+}
+
+/// Reads of `count` blocks, which all fail but the one at `success`.
+fn failed_reads(count: u8, success: Option<u8>) -> Rig {
+    let mut rig = Rig::small();
+    for number in 0..count {
+        rig.save_to_ssd(number, 16 * KIB);
+    }
+    for number in 0..count {
+        let tag = rig.submit_acquire(holder(1, 1, 1), &[number]);
+        rig.start_all();
+        rig.complete(0, if success == Some(number) { Fault::None } else { Fault::Error });
+        assert!(rig.blocks(tag).1);
+    }
+    rig
+}
+
+#[test]
+fn sixteen_failed_reads_turn_the_tier_off_and_say_the_last_error() {
+    let rig = failed_reads(15, None);
+    assert_eq!((rig.counters().ssd_read_errors, off_reason(&rig)), (15, None));
+    let rig = failed_reads(16, None);
+    assert_eq!(off_reason(&rig).as_deref(), Some("16 reads in a row failed, the last with error 5"));
+    let rig = failed_reads(30, Some(15));
+    assert_eq!((rig.counters().ssd_read_errors, off_reason(&rig)), (29, None), "a success ends the row");
+}
+
+#[test]
+fn a_segment_of_many_small_blocks_makes_room_for_a_large_one_without_another_wake() {
+    let mut settings = settings(4, 4 * 1024 * KIB);
+    let log = settings.log.as_mut().expect("a tier");
+    (log.smallest_block_bytes, log.largest_block_bytes) = (4 * KIB, 900 * KIB);
+    let mut rig = Rig::new(settings);
+    for number in 0..200 {
+        rig.save(number, 4 * KIB);
+    }
+    rig.settle();
+    rig.save(250, 900 * KIB);
+    rig.settle();
+    assert_eq!(rig.list(0, SSD, 1000).len(), 201, "two segments of four");
+    // Each large block takes a segment: the second waits for the one with the small blocks.
+    rig.save(251, 900 * KIB);
+    rig.save(252, 900 * KIB);
+    // As the core does: it waits for the device where the shard says that there is nothing else to do.
+    loop {
+        rig.start_all();
+        if !rig.flights.is_empty() {
+            rig.complete(0, Fault::None);
+        } else if rig.shard.has_work() {
+            rig.shard.step();
+        } else {
+            break;
+        }
+    }
+    assert_eq!(rig.shard.figures().write_backs_queued, 0, "every block was written");
+    let left: Vec<u8> = rig.list(0, SSD, 1000).iter().map(|resident| resident.block.0[0]).collect();
+    assert!(left.contains(&251) && left.contains(&252), "{left:?}");
+    assert!(rig.counters().ssd_evictions >= 200, "the whole segment made room");
 }
 
 #[test]
@@ -339,11 +397,11 @@ fn a_move_that_succeeds_ends_the_row_of_failures() {
             let is_move = matches!(rig.shard.transfers[&flight.order.id], Purpose::Move { .. });
             rig.flights.push(flight);
             if is_move {
-                rig.shard.failures_in_a_row = 15;
+                rig.shard.write_failures_in_a_row = 15;
             }
             rig.complete(rig.flights.len() - 1, Fault::None);
             if is_move {
-                assert_eq!(rig.shard.failures_in_a_row, 0);
+                assert_eq!(rig.shard.write_failures_in_a_row, 0);
             }
         }
     }

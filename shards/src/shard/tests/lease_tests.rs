@@ -10,6 +10,7 @@ use crate::time::Moment;
 const READY: u8 = BlockOutcome::Ready as u8;
 const MISSING: u8 = BlockOutcome::Missing as u8;
 const BUSY: u8 = BlockOutcome::Busy as u8;
+const DEVICE_ERROR: u8 = BlockOutcome::DeviceError as u8;
 
 fn refused(outcome: Outcome) -> LeaseError {
     let Outcome::LeaseRefused(error) = outcome else { panic!("not refused: {outcome:?}") };
@@ -251,4 +252,69 @@ fn a_waiting_acquire_whose_engine_dies_pins_nothing() {
     let figures = rig.shard.figures();
     assert_eq!((figures.leases, figures.leased_bytes, figures.waiting[0]), (0, 0, 0));
     assert_eq!(rig.evict(1, BOTH), EvictOutcome::Evicted);
+}
+
+#[test]
+fn blocks_under_way_count_among_what_a_connection_leases() {
+    let mut rig = Rig::new(settings(2, 12 * 1024 * KIB));
+    let numbers: Vec<u8> = (0..40).collect();
+    for &number in &numbers {
+        rig.save_to_ssd(number, 64 * KIB);
+    }
+    let tag = rig.submit_acquire(holder(1, 1, 1), &numbers);
+    let (refused, done) = rig.blocks(tag);
+    let busy: Vec<u32> = refused.iter().map(|block| block.index).collect();
+    assert_eq!((busy, done), ((32..40).collect(), false), "refused before it is read");
+    assert_eq!(rig.shard.leases.reserved_bytes(), 2 * 1024 * KIB);
+    // What is here cannot take the share of what was promised.
+    rig.save(100, 64 * KIB);
+    assert_eq!(rig.acquire(holder(2, 1, 1), &[100])[0].outcome, BUSY);
+    rig.settle();
+    let (blocks, done) = rig.blocks(tag);
+    assert!(done && blocks.iter().all(|block| block.outcome == READY), "all that was read is leased");
+    assert_eq!((blocks.len(), rig.counters().ssd_reads), (32, 32));
+    assert_eq!((rig.shard.leases.reserved_bytes(), rig.shard.figures().leased_bytes), (0, 2 * 1024 * KIB));
+}
+
+#[test]
+fn a_cancelled_or_failed_acquire_gives_its_share_back() {
+    let mut rig = Rig::small();
+    rig.save_to_ssd(1, 64 * KIB);
+    rig.save_to_ssd(2, 64 * KIB);
+    let tag = rig.submit_acquire(holder(1, 1, 1), &[1, 2]);
+    assert_eq!(rig.shard.leases.reserved_bytes(), 128 * KIB);
+    assert!(rig.start_one());
+    rig.call(Command::Cancel { tag, deadline: false });
+    assert_eq!(rig.shard.leases.reserved_bytes(), 0);
+    rig.settle();
+    let tag = rig.submit_acquire(holder(2, 1, 1), &[2]);
+    rig.start_all();
+    rig.complete(0, Fault::Error);
+    assert_eq!((rig.blocks(tag).0[0].outcome, rig.shard.leases.reserved_bytes()), (DEVICE_ERROR, 0));
+}
+
+#[test]
+fn a_lease_is_charged_with_whole_slots() {
+    let mut settings = settings(2, 0);
+    settings.leases.bytes_per_connection_max = 40 * KIB;
+    let mut rig = Rig::new(settings);
+    let numbers: Vec<u8> = (0..12).collect();
+    for &number in &numbers {
+        rig.save(number, 100);
+    }
+    let blocks = rig.acquire(holder(1, 1, 1), &numbers);
+    let ready = blocks.iter().filter(|block| block.outcome == READY).count();
+    assert_eq!((ready, rig.shard.figures().leased_bytes), (10, 40 * KIB), "4 KiB each");
+    assert_eq!(blocks[0].bytes, 100);
+}
+
+#[test]
+fn a_draining_shard_answers_a_holding_query_without_a_hold() {
+    let mut rig = Rig::small();
+    rig.save(1, 64 * KIB);
+    rig.call(Command::Drain);
+    assert_eq!(rig.places(&[1, 2], Some(holder(7, 1, 1))), [Place::Dram, Place::None]);
+    let figures = rig.shard.figures();
+    assert_eq!((figures.leases, figures.holds, figures.leased_blocks), (0, 0, 0));
+    assert_eq!(rig.shard.next_deadline(), None);
 }

@@ -70,15 +70,24 @@ impl Lease {
     }
 
     fn bytes(&self) -> u64 {
-        let extents: u64 = self.extents.iter().map(|extent| extent.bytes).sum();
-        extents + self.pinned.iter().map(|(_, _, bytes)| bytes).sum::<u64>()
+        let extents: u64 = self.extents.iter().map(|extent| padded(extent.bytes)).sum();
+        extents + self.pinned.iter().map(|(_, _, bytes)| padded(*bytes)).sum::<u64>()
     }
 }
 
 /// A command that may be answered later.
 pub enum Pending {
-    Acquire { token: LeaseToken, names: Vec<Name>, undecided: BTreeSet<u32>, sure: BTreeSet<u32> },
-    Sync { unsettled: Vec<EntryRef>, since: Sequence },
+    /// Undecided blocks with the slot bytes that the lease keeps room for.
+    Acquire {
+        token: LeaseToken,
+        names: Vec<Name>,
+        undecided: BTreeMap<u32, u64>,
+        sure: BTreeSet<u32>,
+    },
+    Sync {
+        unsettled: Vec<EntryRef>,
+        since: Sequence,
+    },
 }
 
 #[derive(Default)]
@@ -102,6 +111,17 @@ impl Model {
     pub fn charged(&self, connection: ConnectionId) -> (usize, u64) {
         let leases = self.leases.values().filter(|lease| lease.charged == connection);
         leases.fold((0, 0), |(count, bytes), lease| (count + 1, bytes + lease.bytes()))
+    }
+
+    /// Slot bytes that a connection's leases keep room for.
+    pub fn reserved(&self, connection: ConnectionId) -> u64 {
+        let acquires = self.pending.values().filter_map(|pending| match pending {
+            Pending::Acquire { token, undecided, .. } => Some((token, undecided)),
+            Pending::Sync { .. } => None,
+        });
+        let ours = acquires
+            .filter(|(token, _)| self.leases.get(token).is_some_and(|lease| lease.charged == connection));
+        ours.flat_map(|(_, undecided)| undecided.values()).sum()
     }
 
     /// Nobody but the device and its owner may touch an extent that somebody was promised.
@@ -243,7 +263,7 @@ impl Model {
             let Some(Pending::Acquire { token, names, undecided, sure }) = self.pending.get_mut(&tag) else {
                 unreachable!("blocks answer an Acquire")
             };
-            assert!(undecided.remove(&block.index), "each block is decided once");
+            assert!(undecided.remove(&block.index).is_some(), "each block is decided once");
             let (token, name) = (*token, names[block.index as usize]);
             let is_sure = sure.contains(&block.index);
             match BlockOutcome::from_wire(block.outcome).expect("a known outcome") {
@@ -304,9 +324,14 @@ impl Model {
         assert_eq!(figures.waiting[0], self.pending.len() as u64);
         let reserved: u64 = self.held.values().map(|held| padded(held.bytes)).sum();
         assert_eq!(figures.reserved_bytes[0], reserved);
-        for lease in self.leases.values() {
-            assert!(self.charged(lease.charged).1 <= bytes_per_connection_max, "leases are bounded");
+        let charged: BTreeSet<ConnectionId> = self.leases.values().map(|lease| lease.charged).collect();
+        let mut reserved = 0;
+        for connection in charged {
+            reserved += self.reserved(connection);
+            let bytes = self.charged(connection).1 + self.reserved(connection);
+            assert!(bytes <= bytes_per_connection_max, "leases are bounded");
         }
+        assert_eq!(rig.shard.leases.reserved_bytes(), reserved, "waiting blocks have their share");
         self.assert_slots(rig);
     }
 

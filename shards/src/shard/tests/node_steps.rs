@@ -167,8 +167,13 @@ impl Case {
 
     pub(super) fn disconnect(&mut self) {
         let (connection, _) = self.connection();
-        assert!(matches!(self.rig.call(Command::Disconnected { connection }), Outcome::Done));
+        let Outcome::Disconnected { claims } = self.rig.call(Command::Disconnected { connection }) else {
+            panic!("not an answer to Disconnected")
+        };
         self.model.leases.retain(|_, lease| lease.expires.is_none() || lease.charged != connection);
+        let holds_slots = self.model.held.values().any(|held| held.connection == connection);
+        let has_leases = self.model.leases.values().any(|lease| lease.attachments.contains_key(&connection));
+        assert_eq!(claims, holds_slots || has_leases, "a process is waited for if it may use memory");
     }
 
     pub(super) fn drain(&mut self) {

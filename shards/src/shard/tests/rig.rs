@@ -91,6 +91,7 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         reserved_bytes_max: bytes,
         write_backs_max: 4,
         waiting_max: 6,
+        blocks_max: 4_096,
     }
 }
 
@@ -340,6 +341,9 @@ impl Rig {
                 self.complete_table(0, true);
             } else if !self.flights.is_empty() {
                 self.complete(0, Fault::None);
+            } else if self.shard.has_work() {
+                self.shard.step();
+                self.collect();
             } else {
                 return;
             }

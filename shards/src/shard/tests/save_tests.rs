@@ -4,7 +4,7 @@ use orbitkv_wire::engine::answers::{BlockOutcome, CommitOutcome, EvictOutcome, P
 use orbitkv_wire::identity::Medium;
 
 use super::super::{Command, Outcome};
-use super::rig::{BOTH, DRAM, KIB, Rig, SSD, holder, key, keys, settings};
+use super::rig::{BOTH, DRAM, KIB, Rig, SSD, digest, holder, key, keys, settings};
 
 const SLOT: u8 = SlotOutcome::Slot as u8;
 const PRESENT: u8 = SlotOutcome::Present as u8;
@@ -74,6 +74,13 @@ fn a_dead_engine_gives_its_slots_back() {
     assert_eq!((figures.reservations, figures.allocated_bytes), (1, 64 * KIB));
     assert_eq!(rig.reserve(2, 1, 64 * KIB).outcome, SLOT, "nobody saves it any more");
     assert_eq!(rig.commit(2, other.reservation), CommitOutcome::Committed);
+    for (connection, expected) in [(1, false), (2, true)] {
+        let connection = crate::leases::ConnectionId(connection);
+        let Outcome::Disconnected { claims } = rig.call(Command::Disconnected { connection }) else {
+            panic!("not an answer to Disconnected")
+        };
+        assert_eq!(claims, expected, "a slot is still in the hands of the second alone");
+    }
 }
 
 #[test]
@@ -135,7 +142,9 @@ fn ten_thousand_uses_between_evictions_do_not_stop_eviction() {
 
 #[test]
 fn one_size_takes_the_room_of_others() {
-    let mut rig = Rig::new(settings(2, 0));
+    let mut settings = settings(2, 0);
+    settings.leases.bytes_per_connection_max = settings.slab.bytes;
+    let mut rig = Rig::new(settings);
     for number in 0..64 {
         rig.save(number, 64 * KIB);
     }
@@ -209,4 +218,118 @@ fn an_acquire_of_nothing_here_says_missing() {
     assert!(blocks.iter().all(|block| block.outcome == BlockOutcome::Missing as u8));
     assert!(rig.acquire(holder(2, 1, 1), &[]).is_empty());
     assert_eq!(rig.shard.figures().leases, 2, "until released");
+}
+
+#[test]
+fn a_clear_goes_on_in_slices_and_is_answered_once() {
+    let mut rig = Rig::new(settings(2, 0));
+    for number in 0..=254 {
+        rig.save(number, 4 * KIB);
+    }
+    rig.acquire(holder(1, 1, 1), &[9]);
+    let media = super::super::command::Media::from_mask(BOTH);
+    let tag = rig.submit(Command::Clear { namespace: digest(0), media });
+    let second = rig.submit(Command::Clear { namespace: digest(0), media });
+    assert!(rig.take(tag).is_empty() && rig.shard.has_work());
+    assert_eq!(rig.counters().dram_residents, 255 - 128, "a turn clears so many");
+    assert_eq!(rig.list(0, BOTH, 1000).len(), 255 - 128, "others see how far it is");
+    // The cursor's entry may end by itself, and what is saved behind it stays.
+    rig.save(0, 4 * KIB);
+    let removed_meanwhile = (0..=254).rev().find(|&number| rig.evict(number, BOTH) == EvictOutcome::Evicted);
+    assert!(removed_meanwhile.is_some());
+    rig.shard.step();
+    rig.collect();
+    let [Outcome::Cleared { removed, in_use }] = rig.take(tag)[..] else { panic!("not answered once") };
+    assert_eq!((removed, in_use), (254, 1));
+    assert!(rig.take(second).is_empty() && rig.shard.has_work(), "one slice a turn");
+    rig.shard.step();
+    rig.collect();
+    let [Outcome::Cleared { removed, in_use }] = rig.take(second)[..] else { panic!("not answered once") };
+    assert_eq!((removed, in_use), (1, 0));
+    assert!(!rig.shard.has_work());
+}
+
+#[test]
+fn a_reserve_that_finds_everything_in_use_searches_once() {
+    let mut rig = Rig::small();
+    for number in 0..64 {
+        rig.save(number, 64 * KIB);
+    }
+    let wanted: Vec<(u8, u64)> = (100..200).map(|number| (number, 64 * KIB)).collect();
+    // Nothing is on SSD yet. A search passes over all of it, which makes the first one the oldest again.
+    let slots = rig.reserve_many(1, false, &wanted);
+    assert!(slots.iter().all(|slot| slot.outcome == BUSY));
+    assert_eq!(rig.shard.searches, 1);
+    rig.settle();
+    let slots = rig.reserve_many(1, false, &wanted[..3]);
+    assert!(slots.iter().all(|slot| slot.outcome == SLOT), "the next one searches again");
+}
+
+#[test]
+fn an_acquire_that_finds_everything_in_use_searches_once() {
+    let mut rig = Rig::new(settings(2, 12 * 1024 * KIB));
+    for number in 100..110 {
+        rig.save_to_ssd(number, 64 * KIB);
+    }
+    for number in 0..64 {
+        rig.save(number, 64 * KIB);
+    }
+    let before = rig.shard.searches;
+    let wanted: Vec<u8> = (100..110).collect();
+    let blocks = rig.acquire(holder(1, 1, 1), &wanted);
+    assert!(blocks.iter().all(|block| block.outcome == BlockOutcome::Busy as u8));
+    assert_eq!(rig.shard.searches - before, 1);
+}
+
+#[test]
+fn small_blocks_are_bounded_by_number_and_eviction_goes_on() {
+    let mut bounded = settings(2, 0);
+    bounded.blocks_max = 10;
+    let mut rig = Rig::new(bounded);
+    for number in 0..40 {
+        rig.save(number, 4 * KIB);
+    }
+    let counters = rig.counters();
+    assert_eq!((counters.dram_residents, counters.dram_evictions), (10, 30), "the oldest made room");
+    let held: Vec<u8> = (30..40).collect();
+    rig.acquire(holder(1, 1, 1), &held);
+    assert_eq!(rig.reserve(1, 100, 4 * KIB).outcome, BUSY, "all of it is in use");
+    // Withdrawn copies under a lease have slots, but no entries.
+    for &number in &held {
+        assert_eq!(rig.evict(number, BOTH), EvictOutcome::InUse);
+    }
+    assert_eq!(rig.reserve(1, 100, 4 * KIB).outcome, BUSY, "ten slots are in use");
+    rig.release(1, 1);
+    let slots = rig.reserve_many(1, false, &(100..111).map(|number| (number, 100)).collect::<Vec<_>>());
+    let given = slots.iter().filter(|slot| slot.outcome == SLOT).count();
+    assert_eq!((given, slots[10].outcome), (10, BUSY), "slots in engines' hands count");
+}
+
+#[test]
+fn a_table_full_of_blocks_on_ssd_gives_up_the_coldest_of_them() {
+    let mut bounded = settings(2, 12 * 1024 * KIB);
+    bounded.blocks_max = 10;
+    let mut rig = Rig::new(bounded);
+    for number in 0..10 {
+        rig.save_to_ssd(number, 64 * KIB);
+    }
+    assert_eq!(rig.counters().dram_residents, 0);
+    for number in 0..9 {
+        rig.reserve(2, number, 64 * KIB);
+    }
+    rig.save(100, 64 * KIB);
+    assert_eq!((rig.place(9), rig.place(100)), (Place::None, Place::Dram), "the only one not used since");
+    for number in 101..120 {
+        rig.save(number, 64 * KIB);
+        rig.settle();
+    }
+    let counters = rig.counters();
+    assert_eq!(counters.dram_residents, 10, "on both media by then: {counters:?}");
+    assert_eq!(rig.list(0, BOTH, 1000).len(), 20);
+}
+
+#[test]
+fn the_tables_are_as_large_as_they_will_be() {
+    let rig = Rig::new(settings(2, 0));
+    assert!(rig.shard.residents.capacity() >= 4_096 && rig.shard.policy.capacity() >= 4_096);
 }
