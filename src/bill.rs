@@ -1,8 +1,9 @@
 //! The memory bill: what a node will hold, itemised before it holds any of it.
 //!
 //! It is printed at start and refused if it does not fit, so that a node never finds out by being
-//! killed. The figures of the rooms come from the rooms' own functions through [`Rooms`]; the node's
-//! RSS must stay within the total.
+//! killed. The figures of the rooms come from the rooms' own functions through [`Rooms`]; each room is
+//! billed for the most entries it takes, and refuses more, so the node's RSS must stay within the total
+//! whatever engines do: many small blocks, many leases, many connections.
 
 use std::fmt;
 
@@ -19,7 +20,8 @@ pub const AVAILABLE_PERCENT_MAX: u64 = 95;
 /// What the rooms of one shard hold at their fullest, in bytes. The node fills it from the rooms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rooms {
-    /// Blocks one shard can keep track of, both media; explains the tables below.
+    /// Blocks one shard keeps track of at most, both media; sizes the tables below. A shard with as many
+    /// evicts for the next one, however small they are.
     pub blocks: u64,
     /// Journal ring.
     pub journal_bytes: u64,
@@ -35,9 +37,9 @@ pub struct Rooms {
     pub segment_log_bytes: u64,
     /// Submission and completion rings and the requests in flight on the SSD.
     pub ssd_ring_bytes: u64,
-    /// Frame buffers and in-flight tables of every connection that may be open.
+    /// Of the connections of one core: frames coming in, answers going out, requests in work, ledgers.
     pub connection_bytes: u64,
-    /// Permits, reservations, leases and holds.
+    /// Leases, holds, reservations and waiting requests; see [`charged_slots_max`].
     pub ledger_bytes: u64,
     /// Mail rings to and from the other cores.
     pub mailbox_bytes: u64,
@@ -89,6 +91,15 @@ pub struct BillTooLarge {
 }
 
 const ARENA: &str = "arena";
+/// Part of a slice that engines may fill at once, and that one connection may lease: one half.
+const CHARGED_PART: u64 = 2;
+
+/// Most slots that engines may be filling in a slice, and most blocks that one connection may have under
+/// leases: either is charged with whole slots, and no slot is smaller than an extent.
+#[must_use]
+pub const fn charged_slots_max(slice_bytes: u64) -> u64 {
+    slice_bytes / CHARGED_PART / orbitkv_wire::bounds::EXTENT_ALIGN_BYTES
+}
 
 impl Bill {
     /// The bill of a node with these settings and rooms. Items of 0 bytes are left out.
@@ -97,6 +108,7 @@ impl Bill {
         let shards = u64::from(settings.shards);
         let slice = |bytes: u64| format!("{} a shard", ByteSize(bytes).rounded());
         let tables = format!("{} blocks a shard", rooms.blocks);
+        let charged = format!("{} slots a shard", charged_slots_max(settings.dram_slice_bytes));
         let blocks_remedy = "lower --dram or --ssd: fewer blocks need smaller tables";
         let fewer_shards = "lower --shards";
         let lines: [(&'static str, u64, String, &'static str); 12] = [
@@ -108,8 +120,13 @@ impl Bill {
             ("slab tables", rooms.slab_bytes, slice(settings.dram_slice_bytes), "lower --dram"),
             ("segment log", rooms.segment_log_bytes, slice(settings.ssd_slice_bytes), "lower --ssd"),
             ("ssd ring", rooms.ssd_ring_bytes, "requests in flight".to_owned(), fewer_shards),
-            ("connections", rooms.connection_bytes, "frame buffers".to_owned(), fewer_shards),
-            ("ledgers", rooms.ledger_bytes, "permits and leases".to_owned(), fewer_shards),
+            (
+                "connections",
+                rooms.connection_bytes,
+                "frames, answers, requests in work".to_owned(),
+                fewer_shards,
+            ),
+            ("leases and reservations", rooms.ledger_bytes, charged, "lower --dram"),
             ("mailboxes", rooms.mailbox_bytes, format!("{shards} shards with each other"), fewer_shards),
             ("namespaces", rooms.namespace_bytes, "registrations".to_owned(), fewer_shards),
         ];
@@ -212,6 +229,45 @@ mod tests {
         let table = bill.to_string();
         assert!(table.contains("residents      6.00 MiB  1000 blocks a shard"), "{table}");
         assert!(table.ends_with("total          1.08 GiB"), "{table}");
+    }
+
+    #[test]
+    fn leases_and_reservations_are_billed_for_the_smallest_slots() {
+        // However small the blocks: half of the slice in slots of one extent each.
+        assert_eq!(charged_slots_max(64 * MIB) * 4_096 * 2, 64 * MIB);
+        let args = NodeArgs { dram: Some("1gib".parse().expect("a size")), ..NodeArgs::default() };
+        let settings = NodeSettings::resolve(&args, &machine(64 * GIB, 0)).expect("settings");
+        let rooms = Rooms { ledger_bytes: 2 * MIB, ..Rooms::default() };
+        let table = Bill::of(&settings, &rooms).to_string();
+        assert!(table.contains("leases and reservations      2.00 MiB  131072 slots a shard"), "{table}");
+    }
+
+    /// The node's own bill: its rooms are billed by entries, so smaller memory means fewer of them, and
+    /// no line but the arena's may depend on how large the blocks are that engines save.
+    #[test]
+    fn a_nodes_tables_grow_with_its_media_and_shards() {
+        let line = |bill: &Bill, name: &str| {
+            bill.items.iter().find(|item| item.name == name).map_or(0, |item| item.bytes)
+        };
+        let of = |dram: &str, shards: u16| {
+            let args = NodeArgs {
+                dram: Some(dram.parse().expect("a size")),
+                shards: Some(shards),
+                ..NodeArgs::default()
+            };
+            crate::node::bill(&NodeSettings::resolve(&args, &machine(64 * GIB, 0)).expect("settings"))
+        };
+        let (small, large, split) = (of("1gib", 1), of("4gib", 1), of("4gib", 2));
+        for name in ["residents", "eviction"] {
+            let grown = line(&large, name) as f64 / line(&small, name) as f64;
+            assert!((3.0..=5.0).contains(&grown), "{name} grew {grown} times with four times the memory");
+        }
+        // What connections and ended residences take does not depend on the memory for blocks.
+        for name in ["connections", "drop memory"] {
+            assert!(line(&small, name) > 0, "{name} is billed");
+            assert_eq!(line(&small, name), line(&large, name), "{name}");
+            assert!(line(&split, name) >= line(&large, name), "{name}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub use refusal::SettingsError;
 pub use token::Token;
 pub use values::{CoreList, HttpBind, is_node_id};
 
+use orbitkv_native::engine_socket::SOCKET_PATH_BYTES_MAX;
+
 use crate::quantity::{ByteSize, GIB, MIB};
 use refusal::refused;
 
@@ -35,8 +37,6 @@ pub const DRAM_SLICE_BYTES_MIN: u64 = 64 * MIB;
 pub const SSD_SLICE_BYTES_MIN: u64 = 64 * MIB;
 /// Least journal of a shard: two whole input intervals, so that a reader can lag one behind.
 pub const JOURNAL_SLICE_BYTES_MIN: u64 = 2 * orbitkv_wire::bounds::INTERVAL_BYTES_MAX as u64;
-/// Bytes a Unix socket path may have: `sockaddr_un` holds 108 with the closing zero.
-pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Most user ids that may be admitted beside our own: the list is searched at each connect.
 pub const ENGINE_UIDS_MAX: usize = 64;
 

@@ -25,7 +25,7 @@ pub enum CoreListError {
         list: String,
     },
     /// A range ends before it begins.
-    #[error("range `{part}` in core list `{list}` ends before it begins")]
+    #[error("range `{part}` in core list `{list}` ends before it begins; write for example `0,2-5`")]
     ReversedRange {
         /// The offending part.
         part: String,
@@ -40,15 +40,17 @@ pub enum CoreListError {
         /// The whole text.
         list: String,
     },
+    /// The list has more cores than there can be, so it repeats some.
+    #[error("core list `{list}` has more than {CORES_MAX} cores; list each core once")]
+    TooMany {
+        /// The whole text.
+        list: String,
+    },
     /// A core appears twice.
-    #[error("core {core} appears twice in core list `{list}` (again in `{part}`)")]
+    #[error("core {core} is listed twice; list each core once")]
     Duplicate {
         /// The core.
         core: usize,
-        /// The part that repeats it.
-        part: String,
-        /// The whole text.
-        list: String,
     },
     /// A core exists but this process may not run on it, or it does not exist.
     #[error("core {core} is not available to this process; available are {available}")]
@@ -83,29 +85,31 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
-/// Parses `0,2-5` into `[0, 2, 3, 4, 5]`, in the order written.
+/// Parses `0,2-5` into `[0, 2, 3, 4, 5]`, in the order written; at most [`CORES_MAX`] cores. A core
+/// that is listed twice is left to [`check_cores`].
 pub fn parse_core_list(list: &str) -> Result<Vec<usize>, CoreListError> {
     let mut cores = Vec::new();
-    let mut seen = CpuSet::new();
     for part in list.split(',').map(str::trim) {
         let (first, last) = parse_part(part, list)?;
-        for core in first..=last {
-            if seen.is_set(core) {
-                return Err(CoreListError::Duplicate { core, part: part.into(), list: list.into() });
-            }
-            seen.set(core);
-            cores.push(core);
+        cores.extend(first..=last);
+        if cores.len() > CORES_MAX {
+            return Err(CoreListError::TooMany { list: list.into() });
         }
     }
     Ok(cores)
 }
 
-/// Refuses a list with a core that is not among `available`.
-pub fn check_available(cores: &[usize], available: &[usize]) -> Result<(), CoreListError> {
-    match cores.iter().find(|core| !available.contains(core)) {
-        None => Ok(()),
-        Some(&core) => Err(CoreListError::NotAvailable { core, available: format_core_list(available) }),
+/// Refuses a list with a core that appears twice or is not among `available`; the first such core.
+pub fn check_cores(cores: &[usize], available: &[usize]) -> Result<(), CoreListError> {
+    for (index, &core) in cores.iter().enumerate() {
+        if cores[..index].contains(&core) {
+            return Err(CoreListError::Duplicate { core });
+        }
+        if !available.contains(&core) {
+            return Err(CoreListError::NotAvailable { core, available: format_core_list(available) });
+        }
     }
+    Ok(())
 }
 
 /// Writes cores the way [`parse_core_list`] reads them, neighbours as ranges.
@@ -169,7 +173,7 @@ mod tests {
         assert!(matches!(part("0,5-2"), CoreListError::ReversedRange { part, .. } if part == "5-2"));
         assert!(matches!(part("1024"), CoreListError::TooLarge { part, .. } if part == "1024"));
         assert!(matches!(part("99999999999999999999999"), CoreListError::TooLarge { .. }));
-        assert!(matches!(part("2,1-3"), CoreListError::Duplicate { core: 2, part, .. } if part == "1-3"));
+        assert!(matches!(part("0-1023,0"), CoreListError::TooMany { .. }));
         assert!(part("0,x").to_string().contains("`x`"));
     }
 
@@ -184,9 +188,11 @@ mod tests {
             let absent = (0..CORES_MAX).rev().find(|core| !available.contains(core)).unwrap();
             assert!(pin_current_thread(absent).is_err());
             assert!(pin_current_thread(CORES_MAX).is_err());
-            let refused = check_available(&[core, absent], &available).unwrap_err();
+            let refused = check_cores(&[core, absent], &available).unwrap_err();
             assert!(matches!(refused, CoreListError::NotAvailable { core, .. } if core == absent));
-            assert_eq!(check_available(&available, &available), Ok(()));
+            let refused = check_cores(&[core, core], &available).unwrap_err();
+            assert_eq!(refused, CoreListError::Duplicate { core });
+            assert_eq!(check_cores(&available, &available), Ok(()));
         })
         .join()
         .unwrap();
@@ -204,7 +210,7 @@ mod tests {
         #[test]
         fn any_text_is_a_list_or_an_error(list in "[0-9,x -]{0,12}") {
             if let Ok(cores) = parse_core_list(&list) {
-                prop_assert!(!cores.is_empty());
+                prop_assert!((1..=CORES_MAX).contains(&cores.len()));
                 prop_assert!(cores.iter().all(|&core| core < CORES_MAX));
             }
         }

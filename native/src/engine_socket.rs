@@ -54,6 +54,22 @@ pub enum EngineSocketError {
         /// The path.
         path: PathBuf,
     },
+    /// Another user could put a socket of theirs in the place of ours.
+    #[error(
+        "the directory {} of the engine socket belongs to uid {owner} with mode {mode:04o}, so another user could put \
+         another socket in its place; choose an --engine-socket in a directory that belongs to uid {own} or root and \
+         that others cannot write (`chmod go-w`), or remove it", path.display()
+    )]
+    UnsafeDirectory {
+        /// The directory, or the symbolic link that leads to it.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+        /// Our own effective user id.
+        own: u32,
+    },
     /// A step failed for another reason.
     #[error("{step} {} failed: {source}", path.display())]
     System {
@@ -91,6 +107,9 @@ impl EngineSocket {
     /// parent directory that does not exist yet is made with 0700; `Others` opens both as far as
     /// connecting needs, and leaves it to the caller to check each peer's uid. A socket left by a dead
     /// node is removed: only with the lock beside it held, and only if nobody answers.
+    ///
+    /// The directory must be ours or root's and not for others to write, unless it is sticky: who could
+    /// rename our socket could serve our engines. Directories above it are not looked at.
     pub fn bind(path: &Path, reach: Reach) -> Result<Self, EngineSocketError> {
         let (directory_mode, socket_mode) = match reach {
             Reach::OwnUser => (0o700, 0o600),
@@ -109,6 +128,7 @@ impl EngineSocket {
                 .mode(directory_mode)
                 .create(parent)
                 .map_err(system("making the directory of engine socket"))?;
+            check_directory(parent, rustix::process::geteuid().as_raw())?;
         }
         let lock = lock_file(&lock_path(path)).map_err(|error| match error {
             LockFileError::Held { holder } => EngineSocketError::InUse { path: path.to_owned(), holder },
@@ -151,6 +171,33 @@ fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     PathBuf::from(name)
+}
+
+/// Refuses a directory in which a user other than `own` and root could replace our socket. A link that
+/// leads to it must be as trustworthy as the directory: it may have been there before us.
+fn check_directory(path: &Path, own: u32) -> Result<(), EngineSocketError> {
+    let system = |source| EngineSocketError::System {
+        step: "looking at the directory of engine socket",
+        path: path.to_owned(),
+        source,
+    };
+    let refuse = |metadata: &fs::Metadata| EngineSocketError::UnsafeDirectory {
+        path: path.to_owned(),
+        owner: metadata.uid(),
+        mode: metadata.mode() & 0o7777,
+        own,
+    };
+    let is_trusted = |metadata: &fs::Metadata| metadata.uid() == own || metadata.uid() == 0;
+    let link = fs::symlink_metadata(path).map_err(system)?;
+    if !is_trusted(&link) {
+        return Err(refuse(&link));
+    }
+    let directory = fs::metadata(path).map_err(system)?;
+    let others_write = directory.mode() & 0o022 != 0 && directory.mode() & 0o1000 == 0;
+    if !is_trusted(&directory) || others_write {
+        return Err(refuse(&directory));
+    }
+    Ok(())
 }
 
 fn stream_socket() -> Result<OwnedFd, Errno> {

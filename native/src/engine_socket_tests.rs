@@ -84,6 +84,53 @@ fn a_path_that_fits_no_address_is_named() {
 }
 
 #[test]
+fn a_directory_that_others_may_change_is_refused() {
+    let directory = directory_on_disk();
+    let parent = directory.path().join("run");
+    fs::create_dir(&parent).unwrap();
+    let path = parent.join("engine.sock");
+    for (mode, is_taken) in
+        [(0o700, true), (0o755, true), (0o1777, true), (0o777, false), (0o770, false), (0o702, false)]
+    {
+        fs::set_permissions(&parent, Permissions::from_mode(mode)).unwrap();
+        match EngineSocket::bind(&path, Reach::OwnUser) {
+            Ok(_) => assert!(is_taken, "{mode:o}"),
+            Err(EngineSocketError::UnsafeDirectory { path, mode: found, .. }) => {
+                assert!(!is_taken, "{mode:o}");
+                assert_eq!((path.as_path(), found), (parent.as_path(), mode));
+            }
+            Err(other) => panic!("{mode:o}: {other}"),
+        }
+        let lock = lock_path(&path);
+        assert_eq!(lock.exists(), is_taken, "a refused directory gets nothing");
+        let _ = fs::remove_file(lock);
+    }
+}
+
+#[test]
+fn a_directory_or_link_of_another_user_is_refused() {
+    let directory = directory_on_disk();
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+    let own = fs::metadata(directory.path()).unwrap().uid();
+    check_directory(&link, own).unwrap();
+    if own == 0 {
+        // Root's are taken by everybody; somebody else's by nobody but them.
+        check_directory(directory.path(), 1_000).unwrap();
+        std::os::unix::fs::lchown(&link, Some(1_000), None).unwrap();
+        check_directory(&link, 1_000).unwrap();
+        let error = check_directory(&link, 1_001).unwrap_err();
+        assert!(
+            matches!(error, EngineSocketError::UnsafeDirectory { owner: 1_000, own: 1_001, .. }),
+            "{error}"
+        );
+    } else {
+        let error = check_directory(directory.path(), own + 1).unwrap_err();
+        assert!(matches!(error, EngineSocketError::UnsafeDirectory { owner, .. } if owner == own), "{error}");
+    }
+}
+
+#[test]
 fn descriptors_travel_with_bytes() {
     let (left, right) = UnixStream::pair().unwrap();
     let (arena, _) = Arena::create(1 << 20, PagePreference::Small).unwrap();

@@ -2,6 +2,7 @@
 //! see numbers.
 
 use std::fs;
+use std::path::Path;
 
 /// The value in bytes of a `Name:   123 kB` line of `/proc/meminfo`, if the kernel prints one.
 pub(crate) fn meminfo_bytes(name: &str) -> Option<u64> {
@@ -9,8 +10,13 @@ pub(crate) fn meminfo_bytes(name: &str) -> Option<u64> {
 }
 
 /// A whole file holding one decimal number (sysfs and cgroup counters).
-pub(crate) fn number(path: &str) -> Option<u64> {
+pub(crate) fn number(path: impl AsRef<Path>) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The value of a `name 123` line, as `memory.stat` has them.
+pub(crate) fn counter(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// The chosen word of a `always [madvise] never` file.
@@ -75,5 +81,8 @@ mod tests {
         assert_eq!(kilobyte_field(text, "MemAvailable"), Some(7 * 1_024));
         assert_eq!(kilobyte_field(text, "Mem"), None);
         assert!(meminfo_bytes("MemAvailable").is_some());
+        let text = "total_inactive_file 9\ninactive_file 3\n";
+        assert_eq!(counter(text, "inactive_file"), Some(3));
+        assert_eq!(counter(text, "inactive"), None);
     }
 }

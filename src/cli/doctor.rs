@@ -155,7 +155,7 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
         let (leased, whole) =
             (ByteSize(arena.leased_bytes).rounded(), ByteSize(arena.capacity_bytes).rounded());
         let what = format!(
-            "{leased} of {whole} in shard {shard} is under {} leases and {} holds",
+            "{leased} of {whole} in shard {shard} is under {} leases, {} of them holds",
             engine.leases, engine.holds
         );
         let why = "leased blocks cannot be evicted, so saves and SSD reads run out of room";

@@ -12,7 +12,7 @@ use crate::control::metadata::NodeIdentity;
 use crate::control::run;
 use crate::exit::Exit;
 use crate::node::{self, Node};
-use crate::settings::{DeviceCores, HttpBind, NodeArgs, NodeSettings, Token};
+use crate::settings::{HttpBind, NodeArgs, NodeSettings, Token};
 
 /// Runs the daemon until a signal or a drain ends it.
 #[must_use]
@@ -33,8 +33,7 @@ pub fn run(args: NodeArgs) -> ExitCode {
         Err(error) => return fail(Exit::Usage, &error.to_string()),
     };
     let bill = node::bill(&settings);
-    let placement = placement_words(&settings);
-    say(&format!("node {}: {} shard(s), {placement}", settings.node_id, settings.shards));
+    say(&format!("node {}: {}", settings.node_id, settings.placement));
     say(&format!("{bill}"));
     settings.notices.iter().for_each(|notice| say(&format!("note: {notice}")));
     let listener = match settings.http {
@@ -63,14 +62,5 @@ pub fn run(args: NodeArgs) -> ExitCode {
     match run::serve(node, identity, &settings, &machine, token, listener) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &format!("the control thread: {error}")),
-    }
-}
-
-fn placement_words(settings: &NodeSettings) -> String {
-    let list = |cores: &[usize]| orbitkv_native::affinity::format_core_list(cores);
-    let cores = list(&settings.placement.shard_cores);
-    match &settings.placement.device_cores {
-        DeviceCores::Shared => format!("cores {cores}, device loops on the same cores"),
-        DeviceCores::Dedicated(device) => format!("cores {cores}, device loops on cores {}", list(device)),
     }
 }

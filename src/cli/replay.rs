@@ -238,7 +238,9 @@ fn exit_of(error: &ClientError) -> Exit {
     match error {
         ClientError::OverLimit { .. } => Exit::Usage,
         ClientError::Protocol { .. } => Exit::Unmet,
-        ClientError::Arena(_) | ClientError::System { .. } => Exit::Environment,
+        ClientError::Arena(_) | ClientError::System { .. } | ClientError::UntrustedNode { .. } => {
+            Exit::Environment
+        }
         _ => Exit::Unreachable,
     }
 }
@@ -263,9 +265,11 @@ mod tests {
         assert_eq!(bytes("20 %"), 1_310_720_000u64.next_multiple_of(2 * MIB));
         assert_eq!(bytes("0%"), 0);
         assert_eq!(bytes("0.1%"), SHARE_BYTES_MIN);
-        for bad in ["-1%", "x%", "20", "nan%"] {
-            let parsed = bad.parse::<Share>();
-            assert!(bad == "20" || parsed.is_err(), "{bad}: {parsed:?}");
+        assert_eq!(bytes("200%"), 13_107_200_000u64.next_multiple_of(2 * MIB));
+        assert_eq!(bytes("20"), 20, "a bare number is bytes, not a share");
+        for bad in ["-1%", "x%", "nan%", "inf%", "10001%", "%", "20%%"] {
+            let error = bad.parse::<Share>().expect_err(bad);
+            assert!(error.contains(&format!("`{bad}`")) && error.contains("like 20%"), "{error}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use orbitkv_native::engine_socket::recv_with_fds;
+use orbitkv_native::engine_socket::{peer_credentials, recv_with_fds};
 use orbitkv_wire::bounds::FRAME_BYTES_MAX;
 use orbitkv_wire::engine::{FrameError, Header, split_frame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,6 +49,14 @@ impl Channel {
             outgoing: Vec::new(),
             sent: 0,
             watched_for_writing: false,
+        })
+    }
+
+    /// User id of whoever listened at the socket when we connected.
+    pub(super) fn peer_uid(&self) -> Result<u32, ClientError> {
+        peer_credentials(self.socket.as_fd()).map(|peer| peer.uid).map_err(|error| ClientError::System {
+            step: "getsockopt(SO_PEERCRED)",
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         })
     }
 

@@ -66,7 +66,8 @@ impl Client {
     /// Connects and maps the arena.
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] after `connect_wait`; [`ClientError::Refused`] if the node
+    /// [`ClientError::Unreachable`] after `connect_wait`; [`ClientError::UntrustedNode`] if another
+    /// user's process listens there; [`ClientError::Refused`] if the node
     /// speaks another version; [`ClientError::Arena`] if its arena is not what it says.
     pub fn connect(settings: ClientSettings) -> Result<Client, ClientError> {
         let link = establish(&settings, &mut [], None, settings.connect_wait)?;

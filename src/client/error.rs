@@ -25,6 +25,19 @@ pub enum ClientError {
         /// The last attempt's failure.
         reason: String,
     },
+    /// The process at the socket belongs to a user whose bytes are not to be believed.
+    #[error(
+        "the engine socket {socket:?} is served by a process of uid {uid}, which is neither ours ({own}) nor root: check \
+         the path; if the node runs as that user, run as it too or name it in `ClientSettings::node_uid`"
+    )]
+    UntrustedNode {
+        /// The engine socket.
+        socket: PathBuf,
+        /// User id of whoever listens there.
+        uid: u32,
+        /// Our own effective user id.
+        own: u32,
+    },
     /// The connection ended before the answer came. Whether the node did the work is unknown; the
     /// next call connects again.
     #[error(

@@ -170,6 +170,11 @@ fn hello(
         // No listener yet, none any more, or a full backlog.
         errno => Failed::Again(errno.to_string()),
     })?;
+    let uid = channel.peer_uid()?;
+    let own = rustix::process::geteuid().as_raw();
+    if !is_trusted(uid, own, settings.node_uid) {
+        return Err(ClientError::UntrustedNode { socket: settings.socket.clone(), uid, own }.into());
+    }
     let in_flight = settings.in_flight.max(1).saturating_add(1).min(REQUESTS_IN_FLIGHT_MAX as u16);
     let body = HelloBody {
         magic: MAGIC,
@@ -193,6 +198,11 @@ fn hello(
         _ => None,
     })?;
     Ok((channel, answer, fds.into_iter().next()))
+}
+
+/// Whether a node of user `uid` may serve a process of user `own`.
+pub(super) fn is_trusted(uid: u32, own: u32, node_uid: Option<u32>) -> bool {
+    uid == own || uid == 0 || Some(uid) == node_uid
 }
 
 fn register_again(channel: &mut Channel, known: &mut Known, until: Instant) -> Result<(), Failed> {

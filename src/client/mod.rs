@@ -91,6 +91,9 @@ const IN_FLIGHT: u16 = 64;
 pub struct ClientSettings {
     /// The node's `--engine-socket`.
     pub socket: PathBuf,
+    /// User id that the node may run as beside ours and root: another user's process at the socket is
+    /// refused before anything is sent, because its arena would be ours to believe.
+    pub node_uid: Option<u32>,
     /// Requests wanted in flight at once, 1 to 255; the node may grant fewer.
     pub in_flight: u16,
     /// How long [`Client::connect`] tries to reach the node.
@@ -108,10 +111,11 @@ pub struct ClientSettings {
 }
 
 impl ClientSettings {
-    /// The defaults for a socket: 64 requests in flight, 5 s to connect, lazily mapped.
+    /// The defaults for a socket: a node of our own user or root, 64 requests in flight, 5 s to connect, lazily mapped.
     pub fn new(socket: impl Into<PathBuf>) -> ClientSettings {
         ClientSettings {
             socket: socket.into(),
+            node_uid: None,
             in_flight: IN_FLIGHT,
             connect_wait: Duration::from_secs(5),
             backoff_min: Duration::from_millis(10),

@@ -555,3 +555,43 @@ fn the_descriptor_wakes_when_an_answer_is_there() {
     assert!(client.poll().is_some());
     assert!(!readable(&client));
 }
+
+#[test]
+fn a_node_is_ours_roots_or_as_configured() {
+    for (uid, own, node_uid, is_trusted) in [
+        (1_000, 1_000, None, true),
+        (0, 1_000, None, true),
+        (1_001, 1_000, None, false),
+        (1_001, 1_000, Some(1_001), true),
+        (1_001, 1_000, Some(1_002), false),
+        (1_001, 0, None, false),
+    ] {
+        assert_eq!(link::is_trusted(uid, own, node_uid), is_trusted, "{uid} {own} {node_uid:?}");
+    }
+}
+
+#[test]
+fn another_users_socket_is_refused_before_anything_is_sent() {
+    const OTHER_UID: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can have another user listen: nothing to show here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(directory.path(), Some(OTHER_UID), None).unwrap();
+    let socket = directory.path().join("engine.sock");
+    // Says at the end how many bytes it was sent.
+    let listen = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); \
+                  c=s.accept()[0]; print(len(c.recv(4096)))";
+    let listener = std::os::unix::process::CommandExt::uid(
+        std::process::Command::new("python3").args(["-c", listen]).arg(&socket),
+        OTHER_UID,
+    )
+    .stdout(std::process::Stdio::piped())
+    .spawn()
+    .unwrap();
+    let error = Client::connect(ClientSettings::new(&socket)).err().unwrap();
+    assert!(matches!(error, ClientError::UntrustedNode { uid: OTHER_UID, own: 0, .. }), "{error}");
+    assert!(error.to_string().contains("node_uid") && !error.is_connection(), "{error}");
+    assert_eq!(listener.wait_with_output().unwrap().stdout, b"0\n");
+}

@@ -307,7 +307,9 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .with_state(api)
 }
 
-/// Serves the API until `stop` ends; requests in flight are answered first.
+/// Serves the API until `stop` ends: no more connections are taken then, and it returns once those that
+/// are open have been answered. Whoever ends the process need not wait for that; a node that stops does
+/// not, because a barrier may take half a minute.
 ///
 /// # Errors
 /// If the listener's own address cannot be read.

@@ -131,7 +131,7 @@ const METRICS: &[Metric] = &[
         one(r.engine.requests_in_flight)
     }),
     level("orbitkv_reservations", "Slots reserved and not committed", |r| one(r.engine.reservations)),
-    level("orbitkv_leases", "Leases not released", |r| one(r.engine.leases)),
+    level("orbitkv_leases", "Leases not released, holds included", |r| one(r.engine.leases)),
     level("orbitkv_waiting", "Acquires and Syncs that wait", |r| one(r.engine.waiting)),
     counter("orbitkv_holds_expired", "Holds that ended by time", |r| one(r.engine.holds_expired)),
     counter("orbitkv_queries", "Queries worked", |r| one(r.service.queries)),
@@ -144,7 +144,7 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_saves_lost_race", "Blocks committed after another engine's commit", |r| {
         one(r.service.saves_lost_race)
     }),
-    level("orbitkv_holds", "Holds of queries", |r| one(r.engine.holds)),
+    level("orbitkv_holds", "Leases that are holds of queries", |r| one(r.engine.holds)),
     counter("orbitkv_engine_process_deaths", "Engine processes proved dead", |r| {
         one(r.engine.process_deaths)
     }),

@@ -153,9 +153,9 @@ pub struct EngineReport {
     pub requests_in_flight: u64,
     /// Reservations not yet committed or aborted.
     pub reservations: u64,
-    /// Leases not yet released.
+    /// Leases not yet released, holds included.
     pub leases: u64,
-    /// Holds of queries.
+    /// Of those, holds of queries.
     pub holds: u64,
     /// Holds that ended by time, counter.
     pub holds_expired: u64,
@@ -225,7 +225,7 @@ pub struct QueuePeaks {
     pub waiting: u64,
 }
 
-/// Summary of the turn histogram of a core.
+/// How long a core's turns took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TurnReport {

@@ -23,7 +23,7 @@ use engine::Engine;
 
 pub use generate::generate;
 pub use lanes::{Spread, assign};
-pub use node::{ChildNode, NodeFailure, NodeOrder};
+pub use node::{ChildNode, NodeFailure, NodeOrder, end_child};
 pub use payload::{PAYLOAD_BYTES_MIN, PAYLOAD_GENERATION, block_hash, fill, wrong_bytes};
 pub use report::{BrokenPromises, Hits, Latencies, Report, Saves, Tally};
 pub use trace::{LINE_BYTES_MAX, TraceError, TraceRequest, TraceShape, read_trace};

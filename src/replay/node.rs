@@ -130,33 +130,33 @@ impl ChildNode {
         let told = &log[log.len().saturating_sub(LOG_BYTES_TOLD)..];
         String::from_utf8_lossy(told).trim_end().to_owned()
     }
-
-    /// Asks it to end and waits; the last resort is SIGKILL.
-    fn stop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        let id = Pid::from_raw(self.child.id() as i32).expect("a child has a process id");
-        // It is our unreaped child, so the number is still its own.
-        let _ = kill_process(id, Signal::TERM);
-        let until = Instant::now() + STOP_WAIT;
-        while Instant::now() < until {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                return;
-            }
-            sleep(Duration::from_millis(10));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Drop for ChildNode {
     fn drop(&mut self) {
-        self.stop();
+        end_child(&mut self.child);
         let _ = fs::remove_dir_all(&self.run_directory);
         let _ = fs::remove_dir_all(&self.data_directory);
     }
+}
+
+/// Asks a node that we started to end, and waits; the last resort after a minute is SIGKILL.
+pub fn end_child(child: &mut Child) {
+    if matches!(child.try_wait(), Ok(Some(_))) {
+        return;
+    }
+    let id = Pid::from_raw(child.id() as i32).expect("a child has a process id");
+    // It is our unreaped child, so the number is still its own.
+    let _ = kill_process(id, Signal::TERM);
+    let until = Instant::now() + STOP_WAIT;
+    while Instant::now() < until {
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn log_path(run_directory: &Path) -> PathBuf {

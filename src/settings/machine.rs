@@ -1,7 +1,9 @@
 //! What the machine offers, observed once and handed to [`super::NodeSettings::resolve`], which stays pure.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use orbitkv_native::{affinity, memory};
 
 use crate::quantity::KIB;
 
@@ -22,67 +24,30 @@ pub struct Machine {
     pub runtime_dir: Option<PathBuf>,
 }
 
-fn number(path: impl AsRef<Path>) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// Value of the line `name: value kB` or `name value`.
+/// Value of the line `name: value` of `/proc/meminfo`, in the line's own unit.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut words = text.lines().map(str::split_whitespace).find_map(|mut words| {
-        words.next().filter(|first| first.trim_end_matches(':') == name).map(|_| words)
+        words.next().filter(|first| first.strip_suffix(':') == Some(name)).map(|_| words)
     })?;
     words.next()?.parse().ok()
-}
-
-/// What the control group of this process leaves, if it limits memory: cache that can be dropped counts as free.
-fn control_group_available_bytes() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path_of = |controller: &str| {
-        let line = groups.lines().find(|line| line.split(':').nth(1) == Some(controller))?;
-        line.splitn(3, ':').nth(2).map(|path| path.trim_start_matches('/').to_owned())
-    };
-    let layouts = [
-        (
-            "memory",
-            "/sys/fs/cgroup/memory",
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-            "total_inactive_file",
-        ),
-        ("", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    ];
-    layouts.into_iter().find_map(|(controller, root, limit, usage, inactive)| {
-        let own = Path::new(root).join(path_of(controller)?);
-        // Inside a container the path may be the host's; the root is then our own group.
-        let directory = if own.join(limit).exists() { own } else { PathBuf::from(root) };
-        let limit = number(directory.join(limit))?;
-        let statistics = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-        let used = number(directory.join(usage))?.saturating_sub(field(&statistics, inactive).unwrap_or(0));
-        Some(limit.saturating_sub(used))
-    })
 }
 
 impl Machine {
     /// Looks at the machine. What cannot be read is left out: no host name, or no memory (the bill then refuses).
     #[must_use]
     pub fn observe() -> Machine {
-        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let available = field(&memory, "MemAvailable").unwrap_or(0).saturating_mul(KIB);
-        let huge_page = field(&memory, "Hugepagesize").unwrap_or(0).saturating_mul(KIB);
-        let huge_free = field(&memory, "HugePages_Free")
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let huge_page = field(&text, "Hugepagesize").unwrap_or(0).saturating_mul(KIB);
+        let huge_free = field(&text, "HugePages_Free")
             .unwrap_or(0)
-            .saturating_sub(field(&memory, "HugePages_Rsvd").unwrap_or(0));
-        let affinity = rustix::thread::sched_getaffinity(None);
-        let cores = match affinity {
-            Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect(),
-            Err(_) => (0..std::thread::available_parallelism().map_or(1, usize::from)).collect(),
-        };
+            .saturating_sub(field(&text, "HugePages_Rsvd").unwrap_or(0));
+        let cores = affinity::available_cores()
+            .unwrap_or_else(|_| (0..std::thread::available_parallelism().map_or(1, usize::from)).collect());
         let runtime_dir =
             std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         Machine {
             cores,
-            memory_available_bytes: control_group_available_bytes()
-                .map_or(available, |left| left.min(available)),
+            memory_available_bytes: memory::available_bytes().unwrap_or(0),
             hugetlb_free_bytes: huge_free.saturating_mul(huge_page),
             host_name: fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
             uid: rustix::process::getuid().as_raw(),
@@ -103,9 +68,9 @@ mod tests {
 
     #[test]
     fn fields_are_found_by_whole_name() {
-        let text = "MemFree: 7 kB\nMemAvailable:   12 kB\ninactive_file 3\n";
-        assert_eq!(field(text, "MemAvailable"), Some(12));
-        assert_eq!(field(text, "inactive_file"), Some(3));
-        assert_eq!(field(text, "Mem"), None);
+        let text = "HugePages_Total:  16\nHugePages_Free:   12\nHugepagesize:  2048 kB\n";
+        assert_eq!(field(text, "HugePages_Free"), Some(12));
+        assert_eq!(field(text, "Hugepagesize"), Some(2_048));
+        assert_eq!(field(text, "HugePages"), None);
     }
 }

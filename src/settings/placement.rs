@@ -1,5 +1,7 @@
 //! Which cores shards and device loops get: decided purely from the settings and the machine's core list.
 
+use orbitkv_native::affinity::{self, CoreListError};
+
 use super::refusal::refused;
 use super::values::CoreList;
 use super::{Idle, LayoutChoice, Machine, NodeArgs, SettingsError};
@@ -35,17 +37,16 @@ fn checked<'a>(
     machine: &Machine,
 ) -> Result<Option<&'a [usize]>, SettingsError> {
     let Some(list) = list else { return Ok(None) };
-    for (index, core) in list.0.iter().enumerate() {
-        if list.0[..index].contains(core) {
-            let bound = format!("core {core} is listed twice");
-            return Err(refused(setting, list, bound, "list each core once"));
-        }
-        if !machine.cores.contains(core) {
+    affinity::check_cores(&list.0, &machine.cores).map_err(|error| match error {
+        CoreListError::NotAvailable { core, available } => {
             let bound = format!("core {core} is not available to this process");
-            let remedy = format!("choose from {}", CoreList(machine.cores.clone()));
-            return Err(refused(setting, list, bound, remedy));
+            refused(setting, list, bound, format!("choose from {available}"))
         }
-    }
+        CoreListError::Duplicate { core } => {
+            refused(setting, list, format!("core {core} is listed twice"), "list each core once")
+        }
+        other => refused(setting, list, other.to_string(), "write it like 0,2-5"),
+    })?;
     Ok(Some(&list.0))
 }
 
@@ -138,7 +139,7 @@ pub(super) fn place(
     Ok(Placement { shard_cores, device_cores })
 }
 
-/// `shards 0..2 on cores 2-3, device I/O on core 1`: the line printed at start and by `status`.
+/// `2 shards on cores 2-3; device I/O dedicated on core 1`: how a node says it at start, in `/cache/metadata` and in `status`.
 impl std::fmt::Display for Placement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let plural = |count: usize| if count == 1 { "" } else { "s" };

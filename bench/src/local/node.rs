@@ -11,14 +11,13 @@ use orbitkv::cli::http_client::HttpClient;
 use orbitkv::client::{Client, ClientSettings, ViewPopulate};
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::quantity::ByteSize;
+use orbitkv::replay::end_child;
 use orbitkv_native::arena::PagePreference;
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::{Context, Failure};
 
 const START_WAIT: Duration = Duration::from_secs(120);
-const STOP_WAIT: Duration = Duration::from_secs(60);
 const LOG_BYTES_TOLD: usize = 2_048;
 
 /// A running node; stopped when dropped.
@@ -142,29 +141,11 @@ impl Node {
     fn proc(&self) -> PathBuf {
         Path::new("/proc").join(self.child.id().to_string())
     }
-
-    fn stop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        let id = Pid::from_raw(self.child.id() as i32).expect("a child has a process id");
-        // It is our unreaped child, so the number is still its own.
-        let _ = kill_process(id, Signal::TERM);
-        let until = Instant::now() + STOP_WAIT;
-        while Instant::now() < until {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                return;
-            }
-            sleep(Duration::from_millis(5));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.stop();
+        end_child(&mut self.child);
         let _ = fs::remove_dir_all(&self.data);
     }
 }

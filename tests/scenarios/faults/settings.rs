@@ -81,7 +81,8 @@ fn each_setting_out_of_its_bound_says_setting_value_bound_and_remedy() {
             &["--shards and --cores", "2 and 0", "core of its own", "lower --shards"],
         ),
         (&["--cores", "0,0"], &["--cores 0,0", "core 0 is listed twice", "list each core once"]),
-        (&["--cores", "4000"], &["--cores 4000", "not available to this process", "choose from"]),
+        (&["--cores", "4000"], &["--cores", "`4000`", "above 1023"]),
+        (&["--cores", "1000"], &["--cores 1000", "not available to this process", "choose from"]),
         (&["--cores", "3-1"], &["--cores", "`3-1`", "0,2-5"]),
         (
             &["--cores", "0", "--device-cores", "0"],
