@@ -46,7 +46,11 @@ fn a_contradiction_within_an_instance_is_a_conflict_that_names_the_field() {
         assert_eq!(second.register(&registration("shared")).digest, digest);
         // Under another instance name the same words are no contradiction.
         contradicting.instance = format!("another {field}");
-        let other = second.register(&contradicting);
+        // A connection speaks for one instance, because its leases belong to it.
+        let (status, refusal) = second.try_register(&contradicting).refusal();
+        assert_eq!(status, Status::Conflict);
+        assert!(words(&refusal).contains("\"shared\""), "{}", words(&refusal));
+        let other = node.raw().register(&contradicting);
         assert_eq!(other.digest == digest, field == "engine", "{field} is part of the namespace");
     }
     node.assert_serves();
