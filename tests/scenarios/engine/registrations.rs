@@ -84,7 +84,9 @@ fn ranks_of_one_instance_have_namespaces_of_their_own_unless_their_bytes_are_the
     layers.instance = "layers".into();
     digest(&Registration { tp_rank: 0, ..layers.clone() });
     layers.groups.push(Group { group: GroupId(1), retention: Retention::Full, block_bytes: BLOCK_BYTES });
-    digest(&layers);
+    // Kept open: an instance is forgotten with its last connection.
+    let mut second = node.raw();
+    second.register(&layers);
     let mut third = node.raw();
     let contradicting = Registration { groups: layers.groups[..1].to_vec(), ..layers };
     let frame = third.try_register(&contradicting);
