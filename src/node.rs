@@ -27,7 +27,7 @@ use orbitkv_wire::engine::answers::PageKindNumber;
 use orbitkv_wire::identity::{Incarnation, ShardIndex};
 use thiserror::Error;
 
-use crate::bill::{Bill, BillTooLarge, Rooms};
+use crate::bill::{self, Bill, BillTooLarge, Rooms};
 use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
 use crate::core::{Core, CoreParts};
@@ -46,6 +46,9 @@ const DROP_MEMORY_ENTRIES: usize = 16_384;
 
 /// Acquires and Syncs that may wait in one shard.
 const WAITING_MAX: u64 = 8_192;
+
+/// Bytes that one leased or reserved slot takes in the tables.
+const LEASED_SLOT_BYTES: u64 = 128;
 
 /// Block size that the tables are laid out for: a node keeps no more blocks than this many bytes each
 /// would fill.
@@ -139,7 +142,8 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         segment_log_bytes: log.unwrap_or(0),
         ssd_ring_bytes: if settings.ssd_slice_bytes > 0 { u64::from(SSD_DEPTH) * 1024 } else { 0 },
         connection_bytes: Core::table_bytes() + BILLED_CONNECTIONS * Connection::table_bytes(),
-        ledger_bytes: WAITING_MAX * 256,
+        ledger_bytes: WAITING_MAX * 256
+            + bill::charged_slots_max(settings.dram_slice_bytes) * LEASED_SLOT_BYTES,
         mailbox_bytes: Mail::table_bytes(participants) / settings.shards as u64,
         namespace_bytes: namespaces::table_bytes(bounds::NAMESPACES_MAX) as u64,
     };

@@ -1,6 +1,6 @@
 //! Control's way to the cores: questions go out by mail, answers come back to whoever asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,6 +26,12 @@ use crate::core::report::CoreReport;
 /// How often a draining node looks at what is left.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
+/// How often the last word of a drain is tried, where a lane is full.
+const LAST_WORD_TRIES: u32 = 20;
+
+/// Nothing is left to wait for.
+const NOTHING_LEFT: DrainAnswer = DrainAnswer { reservations: 0, leases: 0, write_backs: 0, transfers: 0 };
+
 /// Questions that may be unanswered at once.
 const QUESTIONS_MAX: usize = 256;
 
@@ -33,6 +39,25 @@ struct Questions {
     mail: Mail,
     waiting: HashMap<u64, mpsc::UnboundedSender<Answer>>,
     next: u64,
+    /// Cancels that found their core's lane full. Nothing is asked before they are out, so there are
+    /// no more than questions, one for each core.
+    cancels: VecDeque<(usize, Tag)>,
+}
+
+impl Questions {
+    /// Sends the cancels that wait, oldest first; whether all are out.
+    fn send_cancels(&mut self) -> bool {
+        while let Some(&(core, tag)) = self.cancels.front() {
+            let unanswered = Tag { number: 0, ..tag };
+            let cancel = Box::new((unanswered, Command::Cancel { tag, deadline: true }));
+            if self.mail.send(core, Letter::Command(cancel)).is_err() {
+                break;
+            }
+            self.cancels.pop_front();
+        }
+        self.mail.flush();
+        self.cancels.is_empty()
+    }
 }
 
 struct Shared {
@@ -56,7 +81,8 @@ impl CorePort {
     #[must_use]
     pub fn new(mail: Mail, identity: NodeIdentity) -> CorePort {
         let (wake, cores) = (mail.wake().clone(), mail.participants() - 1);
-        let questions = Mutex::new(Questions { mail, waiting: HashMap::new(), next: 1 });
+        let questions =
+            Mutex::new(Questions { mail, waiting: HashMap::new(), next: 1, cancels: VecDeque::new() });
         let phase = AtomicU8::new(Phase::Serving as u8);
         let drain = Notify::new();
         CorePort { shared: Arc::new(Shared { questions, wake, cores, identity, phase, drain }) }
@@ -85,6 +111,7 @@ impl CorePort {
 
     fn deliver_arrived(&self) {
         let mut questions = self.questions();
+        questions.send_cancels();
         while let Some(answer) = questions.mail.receive_answer() {
             let number = match &answer {
                 Answer::Reply(reply) => reply.tag.number,
@@ -110,9 +137,9 @@ impl CorePort {
     ) -> Result<Vec<T>, PortError> {
         let cores = self.shared.cores;
         let (sender, mut answers) = mpsc::unbounded_channel();
-        let number = {
+        let mut forget = {
             let mut questions = self.questions();
-            let room = (0..cores).all(|core| questions.mail.has_room(core, 1));
+            let room = questions.send_cancels() && (0..cores).all(|core| questions.mail.has_room(core, 1));
             if !room || questions.waiting.len() >= QUESTIONS_MAX {
                 return Err(PortError::Busy);
             }
@@ -120,20 +147,23 @@ impl CorePort {
             questions.next += 1;
             questions.waiting.insert(number, sender);
             let tag = Tag { origin: ShardIndex(cores as u16), number };
+            let mut waits = false;
             for core in 0..cores {
-                let sent = questions.mail.send(core, letter(tag));
+                let letter = letter(tag);
+                waits = matches!(letter, Letter::Command(_));
+                let sent = questions.mail.send(core, letter);
                 assert!(sent.is_ok(), "asked for room before");
             }
             questions.mail.flush();
-            number
+            Forget { port: self, tag, waits }
         };
-        let _forget = Forget { port: self, number };
         let mut collected: Vec<Option<T>> = (0..cores).map(|_| None).collect();
         while collected.iter().any(Option::is_none) {
             let answer = answers.recv().await.ok_or(PortError::Stopping)?;
             let (core, value) = read(answer).ok_or(PortError::Busy)?;
             collected[core] = Some(value);
         }
+        forget.waits = false;
         Ok(collected.into_iter().flatten().collect())
     }
 
@@ -145,13 +175,12 @@ impl CorePort {
         .await
     }
 
-    fn tell_all(&self, letter: impl Fn() -> Letter) {
+    /// Tells every core; whether all lanes had room.
+    fn tell_all(&self, letter: impl Fn() -> Letter) -> bool {
         let mut questions = self.questions();
-        for core in 0..self.shared.cores {
-            // A lane that is full now is tried again with the next look.
-            let _ = questions.mail.send(core, letter());
-        }
+        let sent = (0..self.shared.cores).filter(|&core| questions.mail.send(core, letter()).is_ok()).count();
         questions.mail.flush();
+        sent == self.shared.cores
     }
 
     /// Waits until somebody asks for a drain, then takes no new work and waits until nothing is left.
@@ -159,22 +188,31 @@ impl CorePort {
         self.shared.drain.notified().await;
         self.shared.phase.store(Phase::Draining as u8, Ordering::Relaxed);
         loop {
-            self.tell_all(|| Letter::Drain);
+            // A lane that is full now is tried again with the next look.
+            let _ = self.tell_all(|| Letter::Drain);
             tokio::time::sleep(DRAIN_LOOK).await;
             let Ok(reports) = self.core_reports().await else { continue };
-            let mut left = DrainAnswer { reservations: 0, leases: 0, write_backs: 0, transfers: 0 };
+            let mut left = NOTHING_LEFT;
             for report in &reports {
                 left.reservations += report.figures.reservations;
-                left.leases += report.figures.leases;
+                // A hold is a hint that ends by itself, and what it holds can no longer be acquired.
+                left.leases += report.figures.leases.saturating_sub(report.figures.holds);
                 left.write_backs += report.figures.write_backs_queued;
                 left.transfers += report.figures.transfers;
             }
-            self.tell_all(|| Letter::DrainProgress(Box::new(left)));
-            if left == (DrainAnswer { reservations: 0, leases: 0, write_backs: 0, transfers: 0 }) {
+            let mut told = self.tell_all(|| Letter::DrainProgress(Box::new(left)));
+            if left != NOTHING_LEFT {
+                continue;
+            }
+            for _ in 0..LAST_WORD_TRIES {
                 // Let the last word reach its engines before their sockets close.
                 tokio::time::sleep(DRAIN_LOOK).await;
-                return;
+                if told {
+                    break;
+                }
+                told = self.tell_all(|| Letter::DrainProgress(Box::new(left)));
             }
+            return;
         }
     }
 
@@ -186,14 +224,23 @@ impl CorePort {
     }
 }
 
+/// A question in work. Dropped before its answers are there, by a deadline say, it tells the shards
+/// that nobody waits any more: their seats for what waits are few.
 struct Forget<'a> {
     port: &'a CorePort,
-    number: u64,
+    tag: Tag,
+    waits: bool,
 }
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.port.questions().waiting.remove(&self.number);
+        let mut questions = self.port.questions();
+        questions.waiting.remove(&self.tag.number);
+        if self.waits {
+            let tag = self.tag;
+            questions.cancels.extend((0..self.port.shared.cores).map(|core| (core, tag)));
+            questions.send_cancels();
+        }
     }
 }
 
@@ -352,4 +399,72 @@ fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
         OffReason::ReadFailures { .. } => SsdFault::ReadErrors,
     };
     SsdState::Degraded { fault, detail: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::mail::LANE_LETTERS;
+
+    fn identity() -> NodeIdentity {
+        NodeIdentity {
+            node_id: "node".to_owned(),
+            version: "0".to_owned(),
+            engine_socket: String::new(),
+            placement: String::new(),
+            arena_pages: "small".to_owned(),
+            shards: 1,
+            bill: Vec::new(),
+        }
+    }
+
+    fn commands(core: &mut Mail) -> Vec<(Tag, Command)> {
+        let letters = std::iter::from_fn(|| core.receive());
+        let commands = letters.filter_map(|(_, letter)| match letter {
+            Letter::Command(command) => Some(*command),
+            _ => None,
+        });
+        commands.collect()
+    }
+
+    #[tokio::test]
+    async fn a_sync_that_nobody_waits_for_any_more_gives_its_seat_back() {
+        let mut mails = Mail::mesh(2).expect("descriptors");
+        let port = CorePort::new(mails.pop().expect("control"), identity());
+        let mut core = mails.pop().expect("the core");
+        let timed_out = tokio::time::timeout(Duration::from_millis(1), port.flush_fence()).await;
+        assert!(timed_out.is_err());
+        let sent = commands(&mut core);
+        let [(asked, Command::Sync), (unanswered, Command::Cancel { tag, .. })] = &sent[..] else {
+            panic!("{sent:?}")
+        };
+        assert_eq!((tag, unanswered.number), (asked, 0));
+        // A report never waits in a shard: there is nothing to cancel.
+        assert!(tokio::time::timeout(Duration::from_millis(1), port.shard_reports()).await.is_err());
+        assert!(commands(&mut core).is_empty());
+        assert!(port.questions().waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_cancel_that_finds_no_room_is_sent_later() {
+        let mut mails = Mail::mesh(2).expect("descriptors");
+        let port = CorePort::new(mails.pop().expect("control"), identity());
+        let mut core = mails.pop().expect("the core");
+        let fill = async {
+            while port.tell_all(|| Letter::Drain) {}
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            fence = port.flush_fence() => panic!("nobody answers: {fence:?}"),
+            () = fill => {}
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+        assert_eq!(port.questions().cancels.len(), 1, "the lane of {LANE_LETTERS} letters is full");
+        assert!(matches!(port.flush_fence().await, Err(PortError::Busy)));
+        assert!(matches!(commands(&mut core)[..], [(_, Command::Sync)]));
+        port.deliver_arrived();
+        assert!(matches!(commands(&mut core)[..], [(_, Command::Cancel { .. })]));
+        assert!(port.questions().cancels.is_empty());
+    }
 }

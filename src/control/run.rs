@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -13,6 +14,9 @@ use crate::cli::say;
 use crate::node::Node;
 use crate::quantity::ByteSize;
 use crate::settings::{Machine, NodeSettings, Token};
+
+/// How long requests in flight may take to be answered once the node ends; then they are cut off.
+const HTTP_END: Duration = Duration::from_secs(1);
 
 /// Control's work until the end: HTTP, drains, signals. Then the cores are stopped.
 ///
@@ -61,9 +65,17 @@ pub fn serve(
         };
         say(&format!("stopping: {why}"));
         let _ = stop.send(true);
-        if let Some(served) = served {
-            served.abort();
-            let _ = served.await;
+        if let Some(mut served) = served {
+            let answered = tokio::select! {
+                _ = &mut served => true,
+                // Their answers come from the cores.
+                _ = port.deliver() => false,
+                () = tokio::time::sleep(HTTP_END) => false,
+            };
+            if !answered {
+                served.abort();
+                let _ = served.await;
+            }
         }
         Ok(())
     });

@@ -6,19 +6,31 @@ use std::os::unix::net::UnixStream;
 
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_shards::ledger::{Ledger, LedgerSettings};
+use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
+use orbitkv_wire::engine::Operation;
 use orbitkv_wire::identity::{GroupId, NamespaceDigest};
 use orbitkv_wire::namespace::GroupKind;
+
+use super::refusal::Refused;
 
 /// Answer bytes that may wait for the engine to read them; above it, its requests wait too.
 pub const OUTBOUND_PAUSE_BYTES: usize = 1024 * 1024;
 
-/// Answer bytes that may wait or be owed; above it, further requests wait. A page of a List is a
-/// small question with a large answer: without this bound, 256 of them would be 100 MiB.
+/// Answer bytes that wait or are owed, and bytes kept of unanswered requests; above it, further
+/// requests wait. A page of a List is a small question with a large answer, and a Query keeps its
+/// hashes: without this bound, 256 of them would be 100 MiB.
 pub const OWED_PAUSE_BYTES: usize = 2 * OUTBOUND_PAUSE_BYTES;
 
 /// Bytes of answers one connection's ledger keeps for repeated requests.
 const LEDGER_BYTES: usize = 256 * 1024;
+
+/// An answer above this is not kept: a single one must not push all others out of the ledger.
+pub const LEDGER_ANSWER_BYTES_MAX: usize = LEDGER_BYTES / 2;
+
+/// Unanswered requests at which further ones wait: the agreed ones, and as many Releases, which pass
+/// that limit. So the ledger has a seat for every Release that is read.
+pub const UNANSWERED_PAUSE: usize = 2 * bounds::REQUESTS_IN_FLIGHT_MAX;
 
 /// Registrations one connection may make: one per rank it speaks for.
 pub const REGISTRATIONS_PER_CONNECTION_MAX: usize = 64;
@@ -70,16 +82,22 @@ pub struct Connection {
     pub phase: Phase,
     /// Instance, once registered.
     pub instance: Option<InstanceId>,
+    /// Name of that instance, from the first Register on that was not refused.
+    pub instance_name: Option<String>,
+    /// Registrations that the registry has not answered yet.
+    pub registering: usize,
     /// Registrations by handle.
     pub registered: Vec<Registered>,
     /// Bytes received and not yet understood: at most one frame.
     pub inbound: Vec<u8>,
     /// Bytes to be sent.
     pub outbound: Vec<u8>,
-    /// Bytes that answers still to come may have.
+    /// Bytes that answers still to come may have, and bytes kept of their requests.
     pub owed_bytes: usize,
     /// Unanswered requests: request id to job number.
     pub requests: BTreeMap<u64, u64>,
+    /// Request id of a Drain that waits for the node.
+    pub drain: Option<u64>,
     /// Answers that a repeated request gets again.
     pub ledger: Ledger,
     /// Requests that may be unanswered.
@@ -90,28 +108,55 @@ impl Connection {
     /// A connection that has said nothing yet.
     #[must_use]
     pub fn new(id: ConnectionId, process_id: u32) -> Connection {
-        let ledger = LedgerSettings { bytes_max: LEDGER_BYTES, ..LedgerSettings::default() };
         Connection {
             id,
             process_id,
             phase: Phase::Greeting,
             instance: None,
+            instance_name: None,
+            registering: 0,
             registered: Vec::new(),
             inbound: Vec::new(),
             outbound: Vec::new(),
             owed_bytes: 0,
             requests: BTreeMap::new(),
-            ledger: Ledger::new(ledger),
+            drain: None,
+            ledger: Ledger::new(ledger_settings()),
             in_flight_max: bounds::REQUESTS_IN_FLIGHT_MAX,
         }
     }
 
-    /// Bytes one connection takes at most, for the memory bill: a frame coming in, answers going
-    /// out (paused above a bound, what is owed included), and the ledger.
+    /// Bytes one connection takes at most, for the memory bill: a frame coming in, requests in work and
+    /// answers going out (paused above a bound, what is owed included), and the ledger.
     #[must_use]
     pub fn table_bytes() -> u64 {
-        let ledger = LedgerSettings { bytes_max: LEDGER_BYTES, ..LedgerSettings::default() };
-        (bounds::FRAME_BYTES_MAX + OWED_PAUSE_BYTES + Ledger::<u64>::table_bytes(&ledger)) as u64
+        let ledger = Ledger::<u64>::table_bytes(&ledger_settings());
+        (bounds::FRAME_BYTES_MAX + OWED_PAUSE_BYTES + ledger) as u64
+    }
+
+    /// Requests without a last answer.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.requests.len() + usize::from(self.drain.is_some())
+    }
+
+    /// Whether the request with this id has no last answer yet.
+    #[must_use]
+    pub fn is_unanswered(&self, request_id: u64) -> bool {
+        self.requests.contains_key(&request_id) || self.drain == Some(request_id)
+    }
+
+    /// Keeps the answer that begins at `start` of the outbound bytes, for a repeat of its request.
+    pub fn keep_answer(&mut self, operation: Operation, request_id: u64, start: usize, now: Moment) {
+        let answer = &self.outbound[start..];
+        // The offsets that an Acquire gave are worth nothing once its lease is released, so a repeat
+        // must not be told them again.
+        if operation != Operation::Acquire && answer.len() <= LEDGER_ANSWER_BYTES_MAX {
+            return self.ledger.finish(request_id, answer, now);
+        }
+        let mut refusal = Vec::new();
+        Refused::answered_before(request_id).append_to(&mut refusal, operation, request_id);
+        self.ledger.finish(request_id, &refusal, now);
     }
 
     /// Whether another request may be read now.
@@ -119,10 +164,15 @@ impl Connection {
     pub fn may_read(&self) -> bool {
         match self.phase {
             Phase::Greeting | Phase::Open => {
-                self.outbound.len() < OUTBOUND_PAUSE_BYTES
+                self.requests.len() < UNANSWERED_PAUSE
+                    && self.outbound.len() < OUTBOUND_PAUSE_BYTES
                     && self.outbound.len() + self.owed_bytes < OWED_PAUSE_BYTES
             }
             Phase::Closing | Phase::Closed => false,
         }
     }
+}
+
+fn ledger_settings() -> LedgerSettings {
+    LedgerSettings { bytes_max: LEDGER_BYTES, in_flight_max: UNANSWERED_PAUSE, ..LedgerSettings::default() }
 }

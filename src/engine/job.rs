@@ -28,8 +28,10 @@ pub struct Job {
     pub operation: Operation,
     /// When it is given up.
     pub deadline: Option<Moment>,
-    /// Bytes its answer may have.
+    /// Bytes its answer may have, and bytes kept of the request until then.
     pub owed_bytes: usize,
+    /// Bytes of keys on their way to the shards: theirs as soon as the first one has answered.
+    pub key_bytes: usize,
     /// Parts not answered for the last time.
     pub outstanding: u32,
     /// Why it fails, once a part has failed; the others are still waited for.
@@ -193,8 +195,9 @@ impl Job {
             (_, Outcome::Draining) => self.refuse(Refused::draining()),
             (_, Outcome::NamespacesFull) => {
                 let limit = orbitkv_wire::bounds::NAMESPACES_MAX;
-                let text =
-                    format!("the node knows {limit} namespaces, the most it may: clear some that are unused");
+                let text = format!(
+                    "the node knows {limit} namespaces, the most of one life: restart the node to forget them"
+                );
                 self.refuse(Refused::new(Status::Busy, limit as u64, text));
             }
             (_, Outcome::Cancelled) => {

@@ -6,11 +6,13 @@
 //! outbound buffer.
 
 pub mod connection;
+mod drain;
 pub mod job;
 pub mod prefix;
 pub mod refusal;
 mod registration;
 pub mod registry;
+mod repeat;
 mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -113,9 +115,10 @@ pub struct EngineHub {
     deadlines: BTreeSet<(Moment, u64)>,
     errands: VecDeque<Errand>,
     leaving: BTreeMap<u64, Leaving>,
-    drains: Vec<(ConnectionId, u64)>,
     dirty: BTreeSet<ConnectionId>,
     draining: bool,
+    drain_asked: bool,
+    latest: Moment,
     counters: EngineCounters,
 }
 
@@ -134,9 +137,10 @@ impl EngineHub {
             deadlines: BTreeSet::new(),
             errands: VecDeque::new(),
             leaving: BTreeMap::new(),
-            drains: Vec::new(),
             dirty: BTreeSet::new(),
             draining: false,
+            drain_asked: false,
+            latest: Moment(0),
             counters: EngineCounters::default(),
         }
     }
@@ -196,6 +200,7 @@ impl EngineHub {
 
     /// Works on frames that have arrived but had to wait; whether there were any.
     pub fn work(&mut self, id: ConnectionId, now: Moment) -> bool {
+        self.latest = self.latest.max(now);
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         let inbound = std::mem::take(&mut connection.inbound);
         let mut used = 0;
@@ -276,7 +281,7 @@ impl EngineHub {
         }
         if let Some(connection) = self.connections.get_mut(&job.connection) {
             connection.requests.insert(job.request_id, number);
-            connection.owed_bytes += job.owed_bytes;
+            connection.owed_bytes += job.owed_bytes + job.key_bytes;
         }
         self.jobs.insert(number, job);
         let level = self.jobs.len() as u64;
@@ -290,12 +295,20 @@ impl EngineHub {
 
     /// A shard has answered a command of this hub.
     pub fn on_reply(&mut self, reply: Reply, now: Moment) {
+        self.latest = self.latest.max(now);
         let number = reply.tag.number;
         if let Outcome::Disconnected { claims } = reply.outcome {
             return self.on_disconnected(number, claims);
         }
         // Commands that nobody waits for (Cancel, Gone, ...) have no job.
         let Some(job) = self.jobs.get_mut(&number) else { return };
+        // The commands of a job go out together, so no key is left here.
+        let sent_bytes = std::mem::take(&mut job.key_bytes);
+        if let Some(connection) = self.connections.get_mut(&job.connection).filter(|_| sent_bytes > 0) {
+            connection.owed_bytes -= sent_bytes;
+            // Frames may have waited for this.
+            self.dirty.insert(job.connection);
+        }
         match job.on_reply(reply) {
             Progress::Wait => {}
             Progress::Next => self.next_batch(number, now),
@@ -314,10 +327,12 @@ impl EngineHub {
         let Some(job) = self.jobs.remove(&tag.number) else { return };
         let Some(connection) = self.connections.get_mut(&job.connection) else { return };
         connection.requests.remove(&job.request_id);
-        connection.owed_bytes -= job.owed_bytes;
+        connection.owed_bytes -= job.owed_bytes + job.key_bytes;
+        connection.registering -= 1;
         let Collected::Registering(registered) = job.collected else {
             panic!("the registry answers registrations")
         };
+        let start = connection.outbound.len();
         match outcome {
             Ok(instance) => {
                 connection.instance = Some(instance);
@@ -333,8 +348,13 @@ impl EngineHub {
                     &body,
                     &[],
                 );
+                connection.keep_answer(Operation::Register, job.request_id, start, self.latest);
             }
             Err(conflict) => {
+                if connection.registering == 0 && connection.registered.is_empty() {
+                    connection.instance_name = None;
+                }
+                connection.ledger.abandon(job.request_id);
                 let refused = Refused::new(Status::Conflict, 0, conflict.to_string());
                 refused.append_to(&mut connection.outbound, Operation::Register, job.request_id);
             }
@@ -356,12 +376,12 @@ impl EngineHub {
         }
         let Some(connection) = self.connections.get_mut(&job.connection) else { return };
         connection.requests.remove(&job.request_id);
-        connection.owed_bytes -= job.owed_bytes;
+        connection.owed_bytes -= job.owed_bytes + job.key_bytes;
         let start = connection.outbound.len();
         job.finish(&mut connection.outbound);
         if job.ledgered {
             match job.refused {
-                None => connection.ledger.finish(job.request_id, &connection.outbound[start..], now),
+                None => connection.keep_answer(job.operation, job.request_id, start, now),
                 Some(_) => connection.ledger.abandon(job.request_id),
             }
         }
@@ -395,6 +415,7 @@ impl EngineHub {
 
     /// Lets time pass: requests whose deadline is over are given up.
     pub fn on_time(&mut self, now: Moment) {
+        self.latest = self.latest.max(now);
         while let Some(&(deadline, number)) = self.deadlines.first() {
             if deadline > now {
                 break;
@@ -419,9 +440,9 @@ impl EngineHub {
         connection.phase = Phase::Closed;
         connection.inbound = Vec::new();
         connection.outbound = Vec::new();
+        connection.drain = None;
         let numbers: Vec<u64> = connection.requests.values().copied().collect();
         numbers.into_iter().for_each(|number| self.give_up(number, false));
-        self.drains.retain(|&(connection, _)| connection != id);
         // Whatever it asked for has been sent before this, so the shards' answers are final: without
         // claims now, it never has any again.
         let number = self.next_job;
@@ -492,31 +513,6 @@ impl EngineHub {
         self.errands.push_back(Errand::Commands(commands));
     }
 
-    /// From now on only what finishes old work is done.
-    pub fn drain(&mut self) {
-        self.draining = true;
-    }
-
-    /// Tells those who wait for the node to drain what is left; all zeros is the last word.
-    pub fn on_drain_progress(&mut self, left: answers::DrainAnswer) {
-        let over = left == answers::DrainAnswer { reservations: 0, leases: 0, write_backs: 0, transfers: 0 };
-        for &(id, request_id) in &self.drains {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            answers::append_answer::<_, answers::OutcomeRecord>(
-                &mut connection.outbound,
-                Operation::Drain,
-                request_id,
-                !over,
-                &left,
-                &[],
-            );
-            self.dirty.insert(id);
-        }
-        if over {
-            self.drains.clear();
-        }
-    }
-
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> EngineCounters {
@@ -538,3 +534,6 @@ fn deadline(header: &orbitkv_wire::engine::Header, now: Moment) -> Moment {
         limit => now + Duration::from_millis(u64::from(limit)),
     }
 }
+
+#[cfg(test)]
+mod tests;

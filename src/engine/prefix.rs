@@ -134,13 +134,16 @@ impl Prefix {
         keys
     }
 
-    /// Every key, in the order of the request.
+    /// Every key, in the order of the request. The hashes are given away with them: what stays can
+    /// only tell the boundary.
     #[must_use]
-    pub fn all(&self) -> Vec<Key> {
-        (0..self.lists.len())
+    pub fn take_all(&mut self) -> Vec<Key> {
+        let keys = (0..self.lists.len())
             .flat_map(|list| (0..self.positions).map(move |position| (list, position)))
             .map(|(list, position)| self.key(list, position))
-            .collect()
+            .collect();
+        self.hashes = Vec::new();
+        keys
     }
 
     fn key(&self, list: usize, position: u32) -> Key {

@@ -63,6 +63,20 @@ impl Refused {
         }
     }
 
+    /// The request id is taken.
+    #[must_use]
+    pub fn duplicate(request_id: u64) -> Refused {
+        let text = format!("request id {request_id} was used for something else: use fresh ids");
+        Refused::new(Status::DuplicateRequest, request_id, text)
+    }
+
+    /// The request was answered, and its answer is not given twice.
+    #[must_use]
+    pub fn answered_before(request_id: u64) -> Refused {
+        let text = format!("request {request_id} was answered, and its answer is not kept: use a fresh id");
+        Refused::new(Status::DuplicateRequest, request_id, text)
+    }
+
     /// Appends the refusal as an answer frame.
     pub fn append_to(&self, out: &mut Vec<u8>, operation: Operation, request_id: u64) {
         answers::append_refusal(out, operation, request_id, self.status, self.detail, &self.text);

@@ -1,20 +1,19 @@
 //! What each operation of the engine channel starts: checks, then commands by shard.
 
 use orbitkv_shards::leases::{ConnectionId, InstanceId, LeaseToken};
-use orbitkv_shards::ledger::Begin;
 use orbitkv_shards::reservations::ReservationId;
 use orbitkv_shards::shard::command::{Holder, Media};
 use orbitkv_shards::shard::{Command, Key, Tag};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::bounds::KEYS_PER_REQUEST_MAX;
+use orbitkv_wire::bounds::{KEYS_PER_REQUEST_MAX, QUERY_BATCH_KEYS};
 use orbitkv_wire::engine::answers::{
     self, AttachedRecord, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord,
     QueryAnswer, RegisterAnswer, ResidentRecord, SlotRecord,
 };
 use orbitkv_wire::engine::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
-    GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody, RegisterBody, Request,
-    ReservationRecord, ReservationsBody, ReserveRecord,
+    Completion, GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody,
+    RegisterBody, Request, ReservationRecord, ReservationsBody, ReserveRecord,
 };
 use orbitkv_wire::engine::{Header, Operation, Status, VERSION, VERSION_MIN, layout_hash};
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, ShardIndex, key_hash};
@@ -24,6 +23,7 @@ use super::job::{Collected, Job, decode_cursor};
 use super::prefix::Prefix;
 use super::refusal::Refused;
 use super::registration::describe;
+use super::repeat::{Repeat, is_ledgered};
 use super::{Connection, EngineHub, Errand, Phase, deadline};
 
 type Parts = Vec<(ShardIndex, Command)>;
@@ -46,30 +46,20 @@ impl EngineHub {
         }
         let connection = self.at(id);
         let limit = connection.in_flight_max;
-        if connection.requests.len() >= limit && !matches!(request, Request::Cancel(_) | Request::Release(_))
-        {
+        let passes = matches!(request, Request::Cancel(_) | Request::Release(_));
+        if connection.unanswered() >= limit && !passes {
             let text = format!("{limit} requests are unanswered, the most agreed: wait for answers");
             return Err(Refused::new(Status::TooManyInFlight, limit as u64, text));
         }
-        // Changes are kept in the ledger, so that a repeated request is answered, not done again.
-        let ledgered = matches!(
-            operation,
-            Operation::Reserve
-                | Operation::Commit
-                | Operation::Abort
-                | Operation::Release
-                | Operation::Evict
-                | Operation::Clear
-                | Operation::Sync
-        );
+        let ledgered = is_ledgered(operation);
         if ledgered {
             match self.repeat(id, operation, request_id, body, now) {
                 Repeat::Fresh => {}
                 Repeat::Handled => return Ok(()),
                 Repeat::Refused(refused) => return Err(refused),
             }
-        } else if self.at(id).requests.contains_key(&request_id) {
-            return Err(duplicate(request_id));
+        } else if self.at(id).is_unanswered(request_id) {
+            return Err(Refused::duplicate(request_id));
         }
         let begun = self.start(id, operation, header, request, now, ledgered);
         if begun.is_err() && ledgered {
@@ -78,37 +68,8 @@ impl EngineHub {
         begun
     }
 
-    fn at(&mut self, id: ConnectionId) -> &mut Connection {
+    pub(super) fn at(&mut self, id: ConnectionId) -> &mut Connection {
         self.connections.get_mut(&id).expect("frames come from live connections")
-    }
-
-    fn repeat(
-        &mut self,
-        id: ConnectionId,
-        operation: Operation,
-        request_id: u64,
-        body: &[u8],
-        now: Moment,
-    ) -> Repeat {
-        let connection = self.connections.get_mut(&id).expect("frames come from live connections");
-        if connection.requests.get(&request_id).is_some_and(|job| !self.jobs[job].ledgered) {
-            return Repeat::Refused(duplicate(request_id));
-        }
-        let digest = orbitkv_wire::engine::content_digest(body);
-        match connection.ledger.begin(request_id, operation as u8, digest, now) {
-            Begin::Fresh => Repeat::Fresh,
-            Begin::InFlight => Repeat::Handled,
-            Begin::Answered(answer) => {
-                connection.outbound.extend_from_slice(answer);
-                self.dirty.insert(id);
-                Repeat::Handled
-            }
-            Begin::Mismatch => Repeat::Refused(duplicate(request_id)),
-            Begin::Full => {
-                let text = "too many changes are unanswered: wait for answers".to_owned();
-                Repeat::Refused(Refused::new(Status::TooManyInFlight, 0, text))
-            }
-        }
     }
 
     fn start(
@@ -122,7 +83,10 @@ impl EngineHub {
     ) -> Result<(), Refused> {
         let request_id = header.request_id;
         let shards = self.greeting.shards;
-        let owed_bytes = answer_bytes_max(&request);
+        let (owed_bytes, key_bytes) = (owed_bytes(&request), key_bytes(&request));
+        if let Request::Query(body, ..) | Request::Acquire(body, ..) = &request {
+            host_memory(body)?;
+        }
         let (collected, parts): (Collected, Parts) = match request {
             Request::Hello(hello) => return self.hello(id, request_id, &hello),
             Request::Ping => return self.done(id, operation, request_id),
@@ -131,13 +95,10 @@ impl EngineHub {
                 if let Some(&job) = self.at(id).requests.get(&cancel.request_id) {
                     self.give_up(job, false);
                 }
+                self.cancel_drain(id, cancel.request_id);
                 return self.done(id, operation, request_id);
             }
-            Request::Drain => {
-                self.drains.push((id, request_id));
-                self.errands.push_back(Errand::Drain);
-                return Ok(());
-            }
+            Request::Drain => return self.begin_drain(id, request_id),
             Request::Query(body, lists, hashes) => {
                 return self.query(id, header, (&body, &lists, hashes), owed_bytes, now);
             }
@@ -219,6 +180,7 @@ impl EngineHub {
             operation,
             deadline: waits.then(|| deadline(header, now)),
             owed_bytes,
+            key_bytes,
             outstanding: 0,
             refused: None,
             ledgered,
@@ -304,21 +266,32 @@ impl EngineHub {
             return Err(Refused::draining());
         }
         let connection = self.at(id);
-        if connection.registered.len() >= REGISTRATIONS_PER_CONNECTION_MAX {
+        if connection.registered.len() + connection.registering >= REGISTRATIONS_PER_CONNECTION_MAX {
             let limit = REGISTRATIONS_PER_CONNECTION_MAX;
             let text = format!("this connection has {limit} registrations, the most it may");
             return Err(Refused::new(Status::OverLimit, limit as u64, text));
         }
         let (registration, registered) = describe(id, body, groups)?;
+        let asked = &registration.instance;
+        if let Some(name) = connection.instance_name.as_ref().filter(|name| *name != asked) {
+            // Its leases belong to that instance: they would be lost to it.
+            let text = format!(
+                "this connection registered as instance {name:?}, not {asked:?}: use a connection for each"
+            );
+            return Err(Refused::new(Status::Conflict, 0, text));
+        }
+        connection.instance_name = Some(asked.clone());
+        connection.registering += 1;
         let job = Job {
             connection: id,
             request_id,
             operation: Operation::Register,
             deadline: None,
             owed_bytes: RegisterAnswer::BYTES,
+            key_bytes: 0,
             outstanding: 1,
             refused: None,
-            ledgered: false,
+            ledgered: true,
             collected: Collected::Registering(Box::new(registered)),
         };
         let number = self.start_job(job);
@@ -409,12 +382,12 @@ impl EngineHub {
             held => LeaseToken(held),
         };
         let holder = self.holder(id, token)?;
-        let prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
+        let mut prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
         let shards = self.greeting.shards;
         let namespaces = prefix.namespaces.clone();
         let mut parts = split(
             shards,
-            prefix.all(),
+            prefix.take_all(),
             |key| key.hash.shard(shards),
             |keys| Command::Acquire { holder, namespaces: namespaces.clone(), keys },
         );
@@ -438,11 +411,12 @@ impl EngineHub {
         owed_bytes: usize,
         now: Moment,
     ) -> Result<(), Refused> {
-        let lease = if body.hold == 1 {
-            self.holder(id, LeaseToken(0)).map(|_| self.new_token())?
-        } else {
-            LeaseToken(0)
-        };
+        if body.hold == 1 {
+            self.holder(id, LeaseToken(0))?;
+        }
+        // What a draining node held could not be acquired any more.
+        let holds = body.hold == 1 && !self.draining;
+        let lease = if holds { self.new_token() } else { LeaseToken(0) };
         let prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
         let unexamined = PlaceRecord { place: Place::NotExamined as u8 };
         let places = vec![unexamined; prefix.blocks()];
@@ -452,6 +426,7 @@ impl EngineHub {
             operation: Operation::Query,
             deadline: (header.deadline_ms > 0).then(|| deadline(header, now)),
             owed_bytes,
+            key_bytes: 0,
             outstanding: 0,
             refused: None,
             ledgered: false,
@@ -510,11 +485,38 @@ impl EngineHub {
     }
 }
 
-/// Bytes that the answer to a request may have, but for headers.
-fn answer_bytes_max(request: &Request<'_>) -> usize {
+/// "Recovered" means host memory here: no other promise is made.
+fn host_memory(body: &PrefixBody) -> Result<(), Refused> {
+    if body.completion == Completion::Host as u8 {
+        return Ok(());
+    }
+    let text = format!("completion {} is not served: host memory only in this version", body.completion);
+    Err(Refused::new(Status::Incompatible, u64::from(VERSION), text))
+}
+
+/// Bytes of the keys that a request sends to the shards.
+fn key_bytes(request: &Request<'_>) -> usize {
+    match request {
+        Request::Reserve(_, keys) => keys.len() * size_of::<(Key, u64)>(),
+        Request::Acquire(_, _, hashes) => hashes.len() * size_of::<Key>(),
+        Request::Evict(_, keys) => keys.len() * size_of::<Key>(),
+        Request::Commit(_, slots) | Request::Abort(_, slots) => {
+            slots.len() * size_of::<(u32, ReservationId)>()
+        }
+        _ => 0,
+    }
+}
+
+/// Bytes that the answer to a request may have, but for headers, and those kept until it is there.
+fn owed_bytes(request: &Request<'_>) -> usize {
     match request {
         Request::Reserve(_, keys) => keys.len() * SlotRecord::BYTES,
-        Request::Query(_, _, hashes) => QueryAnswer::BYTES + hashes.len() * PlaceRecord::BYTES,
+        // It goes batch by batch, so its hashes and the places found so far are kept to the end.
+        Request::Query(_, _, hashes) => {
+            let kept = hashes.len() * (size_of::<BlockHash>() + size_of::<PlaceRecord>());
+            let batch = hashes.len().min(QUERY_BATCH_KEYS) * size_of::<Key>();
+            QueryAnswer::BYTES + hashes.len() * PlaceRecord::BYTES + kept + batch
+        }
         Request::Acquire(_, _, hashes) => hashes.len() * BlockRecord::BYTES,
         Request::Attach(_) => KEYS_PER_REQUEST_MAX * AttachedRecord::BYTES,
         // A listed block may live on both media.
@@ -530,17 +532,6 @@ fn answer_bytes_max(request: &Request<'_>) -> usize {
         | Request::Sync
         | Request::Drain => 0,
     }
-}
-
-enum Repeat {
-    Fresh,
-    Handled,
-    Refused(Refused),
-}
-
-fn duplicate(request_id: u64) -> Refused {
-    let text = format!("request id {request_id} was used for something else: use fresh ids");
-    Refused::new(Status::DuplicateRequest, request_id, text)
 }
 
 fn shard_of(shards: u16) -> impl Fn(&(u32, ReservationId)) -> ShardIndex {

@@ -3,6 +3,7 @@
 mod claims;
 mod deadlines;
 mod death;
+mod drain;
 mod frames;
 mod limits;
 mod load;

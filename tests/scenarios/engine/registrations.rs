@@ -46,7 +46,11 @@ fn a_contradiction_within_an_instance_is_a_conflict_that_names_the_field() {
         assert_eq!(second.register(&registration("shared")).digest, digest);
         // Under another instance name the same words are no contradiction.
         contradicting.instance = format!("another {field}");
-        let other = second.register(&contradicting);
+        // A connection speaks for one instance, because its leases belong to it.
+        let (status, refusal) = second.try_register(&contradicting).refusal();
+        assert_eq!(status, Status::Conflict);
+        assert!(words(&refusal).contains("\"shared\""), "{}", words(&refusal));
+        let other = node.raw().register(&contradicting);
         assert_eq!(other.digest == digest, field == "engine", "{field} is part of the namespace");
     }
     node.assert_serves();
@@ -86,7 +90,9 @@ fn ranks_of_one_instance_have_namespaces_of_their_own_unless_their_bytes_are_the
     layers.instance = "layers".into();
     digest(&Registration { tp_rank: 0, ..layers.clone() });
     layers.groups.push(Group { group: GroupId(1), retention: Retention::Full, block_bytes: BLOCK_BYTES });
-    digest(&layers);
+    // Kept open: an instance is forgotten with its last connection.
+    let mut second = node.raw();
+    second.register(&layers);
     let mut third = node.raw();
     let contradicting = Registration { groups: layers.groups[..1].to_vec(), ..layers };
     let frame = third.try_register(&contradicting);

@@ -5,13 +5,13 @@ use std::time::Duration;
 use orbitkv::client::CommitOutcome;
 use orbitkv_wire::engine::answers::{Answer, SlotOutcome};
 use orbitkv_wire::engine::requests::{
-    HashRecord, LeaseBody, ReservationRecord, ReservationsBody, ReserveBody, ReserveRecord,
+    GroupRecord, HashRecord, LeaseBody, ReservationRecord, ReservationsBody, ReserveBody, ReserveRecord,
 };
 use orbitkv_wire::engine::{Operation, Status};
 
-use crate::harness::raw::{bare_request, hello_body, prefix_request, request, words};
+use crate::harness::raw::{bare_request, hello_body, prefix_request, register_body, request, words};
 use crate::harness::saver::{BLOCK_BYTES, block, registration};
-use crate::harness::{Node, Raw};
+use crate::harness::{Node, Raw, Saver};
 
 fn reserve_frame(id: u64, keys: std::ops::Range<u64>) -> Vec<u8> {
     let records: Vec<ReserveRecord> =
@@ -131,4 +131,28 @@ fn an_id_used_for_something_else_is_a_duplicate_and_changes_nothing() {
     raw.ping();
     assert_eq!(raw.ask_bytes(&commit_part).body, [CommitOutcome::Committed as u8]);
     assert_eq!(raw.ask_bytes(&bare_request(Operation::Ping, 999)).status(), Status::Ok);
+}
+
+#[test]
+fn an_acquire_or_a_register_that_comes_twice_is_done_once() {
+    let node = Node::start();
+    let mut saver = Saver::connect(&node.socket(), "engine");
+    saver.save(&[0]);
+    let (mut raw, _) = registered(&node);
+    let groups = [GroupRecord { group: 0, kind: 0, tokens: 0, sink_tokens: 0, block_bytes: BLOCK_BYTES }];
+    let register = request(Operation::Register, 99, &register_body(&registration("engine")), &groups);
+    let first = raw.ask_bytes(&register);
+    assert!(matches!(first.answer(), Answer::Register(answer) if answer.namespace == 1), "{first:?}");
+    assert_eq!(raw.ask_bytes(&register).body, first.body, "the same handle");
+
+    let acquire = prefix_request(Operation::Acquire, 100, 0, false, [0; 16], &[block(0).0]);
+    raw.send(&acquire);
+    let frame = raw.answers_to(100).pop().unwrap();
+    let Answer::Acquire(answer, _) = frame.answer() else { panic!("{frame:?}") };
+    assert_eq!(raw.ask_bytes(&acquire).status(), Status::DuplicateRequest);
+    assert_eq!(node.held().leases, 1, "a repeat takes nothing");
+    let release = request(Operation::Release, 101, &LeaseBody { lease: answer.lease }, &[] as &[HashRecord]);
+    assert_eq!(raw.ask_bytes(&release).status(), Status::Ok);
+    assert_eq!(raw.ask_bytes(&acquire).status(), Status::DuplicateRequest);
+    node.await_nothing_held();
 }

@@ -117,7 +117,7 @@ fixed! {
     pub struct ClearAnswer {
         /// Residences ended.
         pub removed: u64,
-        /// Residences that stay because something still uses them; they end with their last user.
+        /// Those of them whose memory something still uses; it is freed with its last user.
         pub in_use: u64,
     }
 
