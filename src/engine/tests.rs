@@ -325,7 +325,7 @@ fn an_attach_that_comes_twice_is_done_once_and_a_large_answer_is_not_kept() {
         let body = LeaseBody { lease: [9; 16] };
         rig.ask(Operation::Attach, request_id, &body, NONE);
         let (tag, _) = rig.commands()[0];
-        rig.reply(tag, Outcome::Attached(vec![block.clone(); blocks]));
+        rig.reply(tag, Outcome::Attached(vec![block; blocks]));
         assert!(rig.answers().iter().all(|answer| *answer == (request_id, Status::Ok)));
         rig.ask(Operation::Attach, request_id, &body, NONE);
         assert_eq!(rig.answers(), [(request_id, again)]);
@@ -381,7 +381,7 @@ fn a_draining_node_answers_queries_and_holds_nothing() {
 fn only_host_memory_is_promised() {
     let mut rig = Rig::registered();
     let gpu = PrefixBody { completion: 1, ..prefix_body(0) };
-    rig.prefix(Operation::Query, 10, gpu.clone(), 1);
+    rig.prefix(Operation::Query, 10, gpu, 1);
     rig.prefix(Operation::Acquire, 11, gpu, 1);
     assert_eq!(rig.answers(), [(10, Status::Incompatible), (11, Status::Incompatible)]);
     assert!(rig.commands().is_empty());
