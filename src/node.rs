@@ -47,6 +47,10 @@ const DROP_MEMORY_ENTRIES: usize = 16_384;
 /// Acquires and Syncs that may wait in one shard.
 const WAITING_MAX: u64 = 8_192;
 
+/// Failed reads in a row after which a shard's SSD tier is off: more than one segment holds of usual blocks,
+/// so that one bad place is no reason.
+const READ_FAILURES_IN_A_ROW_MAX: u32 = 1_024;
+
 /// Bytes that one leased or reserved slot takes in the tables.
 const LEASED_SLOT_BYTES: u64 = 128;
 
@@ -177,6 +181,7 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         write_backs_max: WRITE_BACKS_MAX,
         waiting_max: WAITING_MAX,
         blocks_max: blocks_max(settings),
+        read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
     }
 }
 

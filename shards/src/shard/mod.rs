@@ -60,6 +60,8 @@ pub struct ShardSettings {
     pub waiting_max: u64,
     /// Blocks the tables are made for: as many entries, reservations included, and as many slots.
     pub blocks_max: u64,
+    /// Failed reads in a row, over all blocks, after which the SSD tier is turned off.
+    pub read_failures_in_a_row_max: u32,
 }
 
 impl ShardSettings {

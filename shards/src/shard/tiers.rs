@@ -22,9 +22,6 @@ const WRITE_ATTEMPTS_MAX: u8 = 3;
 /// Failed writes in a row, over all blocks, after which the tier is turned off.
 const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 16;
 
-/// Failed reads in a row, over all blocks, after which the tier is turned off.
-const READ_FAILURES_IN_A_ROW_MAX: u32 = 16;
-
 /// Live blocks of a reclaimed segment that one turn looks at: a bounded slice of work.
 const RECLAIM_SLICE_BLOCKS: usize = 64;
 
@@ -339,7 +336,7 @@ impl Shard {
         self.counters.ssd_read_errors += 1;
         self.read_failures_in_a_row += 1;
         let in_a_row = self.read_failures_in_a_row;
-        if in_a_row >= READ_FAILURES_IN_A_ROW_MAX {
+        if in_a_row >= self.settings.read_failures_in_a_row_max {
             let reason = OffReason::ReadFailures { in_a_row, errno };
             self.log.as_mut().expect("reads come from a log").turn_off(reason);
         }

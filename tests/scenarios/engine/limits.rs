@@ -42,7 +42,7 @@ fn save_small(raw: &mut Raw, generation: u64, keys: std::ops::Range<u64>) {
 }
 
 fn small_node(blocks: u64) -> (Node, Raw) {
-    let node = NodeOrder::default().dram("192mib").start();
+    let node = NodeOrder::default().dram("640mib").start();
     let mut raw = Raw::connect(&node.socket());
     let generation = raw.hello(&hello_body(0)).arena_generation;
     raw.register(&small_blocks("small"));

@@ -65,7 +65,7 @@ fn an_unprivileged_node_with_little_locked_memory_names_the_limit() {
     fs::copy(env!("CARGO_BIN_EXE_orbitkv"), &program).expect("room for a copy");
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("our own file");
     for directory in [&place.run, &place.data] {
-        fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("our own directory");
+        fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("our own directory");
         chown(directory.path(), Some(NOBODY), Some(NOBODY)).expect("tests run as root");
     }
     let mut arguments = place.arguments();

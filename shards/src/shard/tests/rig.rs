@@ -92,6 +92,7 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         write_backs_max: 4,
         waiting_max: 6,
         blocks_max: 4_096,
+        read_failures_in_a_row_max: 16,
     }
 }
 
