@@ -1,5 +1,5 @@
 //! The SSD as a core drives it: orders of the shard become transfers, completions go back. With
-//! [`super::reactor`] the only place where a room meets I/O.
+//! `reactor.rs` the only place where a room meets I/O.
 
 use orbitkv_native::ssd_device::SsdDevice;
 use orbitkv_native::ssd_transfer::{AlignedBuffer, ChecksumPolicy, Completed, Transfer, TransferKind};

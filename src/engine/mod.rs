@@ -1,7 +1,7 @@
 //! The engine channel of one core: connections, their requests, and the jobs behind them.
 //!
 //! Synchronous, without a descriptor or a clock of its own: bytes come in through
-//! [`EngineHub::on_bytes`], commands for shards go out through [`EngineHub::poll_commands`], shards'
+//! [`EngineHub::on_bytes`], commands for shards go out through [`EngineHub::poll_errand`], shards'
 //! replies come back through [`EngineHub::on_reply`], and answers wait in each connection's
 //! outbound buffer.
 

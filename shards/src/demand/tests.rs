@@ -153,24 +153,6 @@ fn extremes_do_not_overflow() {
     assert_eq!(demand.bound(&presence, 70, u32::MAX), u32::MAX);
 }
 
-/// The worst case that was thought of: a window of half the prefix, and two groups of states that take
-/// turns in lowering the boundary by two blocks. Looking through the window again at each of the
-/// million boundaries would take a minute; looking at each block once takes a blink.
-#[test]
-fn every_block_is_looked_at_once() {
-    let positions = 1 << 21;
-    let states = GroupKind::Checkpoint { interval_tokens: 2 };
-    let demand = compile(1, &[GroupKind::Sliding { window_tokens: positions / 2 }, states, states]);
-    let mut presence = vec![PresenceBits::new(positions); 3];
-    for position in 0..positions {
-        presence[1 + (position / 2 % 2) as usize].set(position);
-    }
-    (1..positions).for_each(|position| presence[0].set(position));
-    let started = std::time::Instant::now();
-    assert_eq!(demand.longest(&presence, positions).blocks(), 0);
-    assert!(started.elapsed().as_secs() < 3, "{:?}", started.elapsed());
-}
-
 #[derive(Clone, Debug)]
 struct Case {
     block_tokens: u32,

@@ -4,7 +4,7 @@
 use super::{Chunk, NONE, Slab, SlotId};
 
 impl Slab {
-    /// After [`AllocateError::Full`]: the slots whose release makes `allocate(bytes)` succeed, near
+    /// After [`super::AllocateError::Full`]: the slots whose release makes `allocate(bytes)` succeed, near
     /// the allocated slot `near` (a victim of the eviction policy). `occupied` is replaced: empty if
     /// there is room already; `near` alone if it has the size; otherwise every slot of the spans
     /// under the window around `near` that holds the fewest slots. False if no window there is long
