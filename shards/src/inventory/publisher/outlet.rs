@@ -1,0 +1,136 @@
+//! What every frame passes on its way out: number, head, ledger, pacing, order, figures.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use orbitkv_wire::identity::Sequence;
+use orbitkv_wire::inventory::{FromSource, Header, Kind, ResourceSummary, header_bytes, source_body};
+
+use super::figures::Figures;
+use super::frame::{Frame, SharedBody};
+use super::pacing::Pacing;
+use super::session::Session;
+use super::{PublisherEffect, PublisherSettings};
+use crate::admission::Pool;
+use crate::inventory::ConnectionId;
+use crate::time::Moment;
+
+/// Something that waits to be taken.
+#[derive(Debug)]
+pub enum Pending {
+    /// The next frame of this connection's outbox.
+    Frame(ConnectionId),
+    /// An effect as it is.
+    Effect(PublisherEffect),
+}
+
+/// The way out of a shard's publisher.
+#[derive(Debug)]
+pub struct Outlet {
+    /// Bytes of bodies that are built and not yet consumed, shared ones once.
+    pub pool: Pool,
+    /// How fast bytes leave.
+    pub pacing: Pacing,
+    /// What waits to be taken, in order; a connection is in it at most once.
+    pub order: VecDeque<Pending>,
+    /// Counters.
+    pub figures: Figures,
+}
+
+impl Outlet {
+    /// Nothing has left.
+    #[must_use]
+    pub fn new(settings: &PublisherSettings) -> Outlet {
+        Outlet {
+            pool: Pool::new("queued inventory frames", settings.queue_bytes_max as u64),
+            pacing: Pacing::new(settings.bytes_per_second, settings.burst_bytes),
+            order: VecDeque::new(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// A charged frame leaves.
+    ///
+    /// # Panics
+    /// If the session has no credit for it, or it is larger than its receiver takes.
+    pub fn send(
+        &mut self,
+        id: ConnectionId,
+        session: &mut Session,
+        body: Rc<SharedBody>,
+        head: Sequence,
+        now: Moment,
+    ) {
+        let frame_bytes = body.frame_bytes();
+        assert!(frame_bytes <= session.frame_bytes_max, "no frame is larger than its receiver takes");
+        self.pacing.charge(frame_bytes, now);
+        self.figures.on_sent(body.kind(), frame_bytes);
+        session.served_bytes += frame_bytes as u64;
+        self.push(id, session, body.kind(), body.count(), Rc::clone(body.bytes()), head, now);
+        session.ledger.record(session.frames_sent, frame_bytes, body, now);
+    }
+
+    /// A message without changes leaves, if there is credit and room for it.
+    #[must_use]
+    pub fn send_message(
+        &mut self,
+        id: ConnectionId,
+        session: &mut Session,
+        message: &FromSource<'_>,
+        head: Sequence,
+        now: Moment,
+    ) -> bool {
+        let body = source_body(message);
+        if !session.ledger.has_credit(orbitkv_wire::inventory::HEADER_BYTES + body.bytes.len()) {
+            session.held_back = true;
+            return false;
+        }
+        self.figures.on_encoded(&body);
+        let Some(body) = SharedBody::charge(body, &self.pool) else { return false };
+        self.send(id, session, body, head, now);
+        true
+    }
+
+    /// A sign of life leaves. It costs no credit and does not wait for pacing, which is charged for it.
+    pub fn send_liveness(
+        &mut self,
+        id: ConnectionId,
+        session: &mut Session,
+        summary: ResourceSummary,
+        head: Sequence,
+        now: Moment,
+    ) {
+        let body = source_body(&FromSource::Liveness { summary });
+        let frame_bytes = orbitkv_wire::inventory::HEADER_BYTES + body.bytes.len();
+        self.figures.on_encoded(&body);
+        self.figures.on_sent(Kind::Liveness, frame_bytes);
+        self.pacing.charge(frame_bytes, now);
+        self.push(id, session, Kind::Liveness, 0, body.bytes.into(), head, now);
+    }
+
+    #[allow(clippy::too_many_arguments)] // the parts of one frame
+    fn push(
+        &mut self,
+        id: ConnectionId,
+        session: &mut Session,
+        kind: Kind,
+        count: u32,
+        body: Rc<[u8]>,
+        head: Sequence,
+        now: Moment,
+    ) {
+        session.frames_sent += 1;
+        session.left_at = now;
+        let header = Header::new(kind, session.tag, session.frames_sent, head, count, body.len());
+        session.outbox.push_back(Frame { header: header_bytes(&header), body });
+        self.list(id, session);
+    }
+
+    /// Puts a connection with frames to take into the order, once.
+    pub fn list(&mut self, id: ConnectionId, session: &mut Session) {
+        if !session.is_listed && !session.outbox.is_empty() {
+            session.is_listed = true;
+            self.order.push_back(Pending::Frame(id));
+        }
+    }
+}

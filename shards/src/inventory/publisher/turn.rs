@@ -1,0 +1,548 @@
+//! A turn of a publisher: what leaves now, in which order, and how much of it.
+//!
+//! First what is due by time, then signs of life, all of a core in one turn; then answers; then deltas,
+//! the session served least first, a frame each; then, if no delta waits for pacing, snapshots likewise.
+//! A turn reads and encodes a bounded slice and says whether more is due.
+
+use std::time::Duration;
+
+use orbitkv_wire::identity::{Sequence, SnapshotId};
+use orbitkv_wire::inventory::{FromSource, HEADER_BYTES, ResetCause, Resume};
+
+use super::frame::SharedBody;
+use super::intervals::{Next, Place};
+use super::residences::{Residences, Source};
+use super::scan::{PageBounds, Scan, Step};
+use super::session::{Class, Connection, Phase, Session, Stage, State, View};
+use super::settings::{LIVENESS_INTERVAL, LIVENESS_SLACK, PERMIT_IDLE, STALL_AFTER};
+use super::slice::Slice;
+use super::{CloseCause, Life, Publisher, PublisherEffect, Violation};
+use crate::inventory::ConnectionId;
+use crate::time::Moment;
+
+/// What serving one session came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    /// A frame left, or its state moved: it may have more.
+    Moved,
+    /// Nothing can leave for it now.
+    Idle,
+    /// It waits for pacing, and so does everybody behind it.
+    Paced,
+}
+
+/// What a turn passes around.
+struct Turn<'a, 's, R> {
+    source: &'a Source<'s, R>,
+    slice: Slice,
+    head: Sequence,
+    now: Moment,
+}
+
+impl Publisher {
+    /// Does what is due now, as far as one slice goes; returns whether more is. Wants to be called after
+    /// the journal has grown, after any input, and at [`Publisher::next_deadline`]. `draw` is randomness
+    /// for the id of at most one snapshot.
+    ///
+    /// # Panics
+    /// If the journal restarted without [`Publisher::on_fenced`].
+    pub fn turn<R: Residences>(&mut self, source: &Source<'_, R>, draw: u128, now: Moment) -> bool {
+        if self.life == Life::Fenced {
+            return false;
+        }
+        let head = source.journal.head();
+        let slice = Slice::new(self.settings.slice_records, self.settings.slice_bytes);
+        let mut turn = Turn { source, slice, head, now };
+        self.paced_until = None;
+        self.pool_waits_until = None;
+        self.expose_through(head, now);
+        self.expire(now);
+        self.beat(head, now);
+        let mut more = self.answer(&mut turn, draw);
+        let (is_paced, has_more) = self.serve_class(Class::Deltas, &mut turn);
+        more |= has_more;
+        if !is_paced {
+            more |= self.serve_class(Class::Snapshots, &mut turn).1;
+        }
+        self.forget_passed();
+        self.assert_invariants();
+        more
+    }
+
+    /// Lets what waits for others be encoded once it has waited long enough, fills a delta, or is wanted.
+    fn expose_through(&mut self, head: Sequence, now: Moment) {
+        assert!(head >= self.exposed, "the journal restarted in the midst of a life");
+        let wanted = std::mem::take(&mut self.expose_now);
+        if head == self.exposed {
+            return;
+        }
+        let since = *self.waits_since.get_or_insert(now);
+        let is_full = head.0 - self.exposed.0 >= self.settings.delta_records_max as u64;
+        if wanted || is_full || now >= since + self.settings.coalescing_window {
+            self.exposed = head;
+            self.waits_since = None;
+            self.outlet.figures.on_exposed(now.since(since));
+        }
+    }
+
+    /// What ends by time: greetings, rests, idle permits.
+    fn expire(&mut self, now: Moment) {
+        let ids: Vec<_> = (self.connections.iter())
+            .filter(|(_, connection)| match &connection.state {
+                State::Greeting { until } => *until <= now,
+                State::Open(session) => match session.phase {
+                    Phase::Resting { until } => until <= now,
+                    Phase::Permitted { idle_since, .. } => idle_since + PERMIT_IDLE <= now,
+                    _ => false,
+                },
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        for id in ids {
+            match self.connections.get_mut(&id).map(|connection| &mut connection.state) {
+                Some(State::Open(session)) if matches!(session.phase, Phase::Resting { .. }) => {
+                    let phase = self.bootstrap(Duration::ZERO, now);
+                    self.open(id).1.phase = phase;
+                }
+                Some(State::Open(_)) => self.fail_snapshot(id, ResetCause::SnapshotExpired),
+                _ => self.close(id, CloseCause::Silent),
+            }
+        }
+    }
+
+    /// Signs of life for sessions in which nothing else left. Those that are nearly due leave with the
+    /// first that is, so that the beats of a core stay together.
+    fn beat(&mut self, head: Sequence, now: Moment) {
+        let rests_since = |connection: &Connection, time: Duration| match &connection.state {
+            State::Open(session) => {
+                !connection.blocked && session.outbox.is_empty() && now >= session.left_at + time
+            }
+            State::Greeting { .. } => false,
+        };
+        if !self.connections.values().any(|connection| rests_since(connection, LIVENESS_INTERVAL)) {
+            return;
+        }
+        for (&id, connection) in &mut self.connections {
+            if rests_since(connection, LIVENESS_INTERVAL - LIVENESS_SLACK)
+                && let State::Open(session) = &mut connection.state
+            {
+                self.outlet.send_liveness(id, session, self.summary, head, now);
+            }
+        }
+    }
+
+    /// Serves everybody to whom an answer is due; returns whether one has to wait for the next turn's
+    /// draw.
+    fn answer<R: Residences>(&mut self, turn: &mut Turn<'_, '_, R>, draw: u128) -> bool {
+        let mut draw = Some(draw);
+        let due: Vec<_> = (self.sessions())
+            .filter(|(id, session)| {
+                session.class(self.exposed) == Some(Class::Answers) && !self.connections[id].blocked
+            })
+            .map(|(id, _)| id)
+            .collect();
+        let mut waits_for_draw = false;
+        for id in due {
+            match &self.open(id).1.phase {
+                &Phase::Resuming(resume) => self.resume(id, resume, turn),
+                &Phase::Resetting { cause, rest } => self.tell_reset(id, cause, rest, turn),
+                &Phase::Waiting { ticket, untold: Some(position) } => {
+                    if self.send_message(id, &FromSource::SnapshotQueued { position }, turn) {
+                        self.open(id).1.phase = Phase::Waiting { ticket, untold: None };
+                    }
+                }
+                Phase::Permitted { stage: Stage::Granted, .. } if draw.is_some() => {
+                    if self.begin_snapshot(id, draw.expect("asked before"), turn) {
+                        draw = None;
+                    }
+                }
+                Phase::Permitted { .. } => waits_for_draw = true,
+                Phase::Following { .. } | Phase::Resting { .. } | Phase::Waiting { .. } => {}
+            }
+        }
+        waits_for_draw
+    }
+
+    fn resume<R: Residences>(&mut self, id: ConnectionId, resume: Resume, turn: &mut Turn<'_, '_, R>) {
+        let Resume { view, sequence } = resume;
+        if sequence > turn.head {
+            let violation = Violation::BeyondHead { found: sequence, head: turn.head };
+            self.close(id, CloseCause::Protocol(violation));
+        } else if sequence.0 + 1 < turn.source.journal.oldest().0 {
+            let (cause, rest) = (ResetCause::HistoryGone, Duration::ZERO);
+            self.open(id).1.phase = Phase::Resetting { cause, rest };
+            self.tell_reset(id, cause, rest, turn);
+        } else if self.send_message(id, &FromSource::Resumed { view, sequence }, turn) {
+            self.outlet.figures.sessions_resumed += 1;
+            let (_, session) = self.open(id);
+            session.view = Some(View { id: view, sent: sequence, applied: sequence });
+            session.follow(sequence, turn.now);
+        }
+    }
+
+    fn tell_reset<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        cause: ResetCause,
+        rest: Duration,
+        turn: &mut Turn<'_, '_, R>,
+    ) {
+        if self.send_message(id, &FromSource::ResetRequired { cause }, turn) {
+            *self.outlet.figures.resets.entry(cause).or_default() += 1;
+            let phase = self.bootstrap(rest, turn.now);
+            self.open(id).1.phase = phase;
+        }
+    }
+
+    fn begin_snapshot<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        draw: u128,
+        turn: &mut Turn<'_, '_, R>,
+    ) -> bool {
+        let scope = self.open(id).1.scope();
+        let filter = self.scopes.filter(scope, turn.source.namespaces);
+        let scan = Scan::new(SnapshotId(draw.to_be_bytes()), filter, turn.source);
+        let message = FromSource::SnapshotBegin {
+            snapshot: scan.snapshot,
+            after: scan.after,
+            rows_max: scan.rows_max,
+            bytes: scan.bytes_max(),
+        };
+        let has_left = self.send_message(id, &message, turn);
+        if has_left {
+            self.outlet.figures.snapshots_begun += 1;
+            if let Phase::Permitted { stage, .. } = &mut self.open(id).1.phase {
+                *stage = Stage::Offered(Box::new(scan));
+            }
+        }
+        has_left
+    }
+
+    /// Serves the sessions of a class, a frame each and the one served least first, until nothing can
+    /// leave; returns whether pacing stopped it, and whether the slice did.
+    fn serve_class<R: Residences>(&mut self, class: Class, turn: &mut Turn<'_, '_, R>) -> (bool, bool) {
+        loop {
+            let mut due = self.due(class);
+            due.sort_unstable();
+            let mut has_moved = false;
+            for (served_bytes, id) in due {
+                if turn.slice.is_spent() {
+                    return (false, true);
+                }
+                let floor = &mut self.served_floor[class as usize % 2];
+                *floor = served_bytes.max(*floor);
+                self.open(id).1.served_bytes = served_bytes;
+                let served = match class {
+                    Class::Deltas => self.serve_delta(id, turn),
+                    Class::Snapshots => self.serve_snapshot(id, turn),
+                    Class::Answers => unreachable!("answers are not served in turns"),
+                };
+                match served {
+                    Served::Moved => has_moved = true,
+                    Served::Idle => {}
+                    Served::Paced => return (true, false),
+                }
+            }
+            if !has_moved {
+                return (false, false);
+            }
+        }
+    }
+
+    /// Sessions of a class to which something is due, with how much they were served. One that was idle
+    /// does not save up: it counts as served as much as the one served last.
+    fn due(&mut self, class: Class) -> Vec<(u64, ConnectionId)> {
+        let floor = self.served_floor[class as usize % 2];
+        let mut due = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            if let State::Open(session) = &mut connection.state
+                && session.class(self.exposed) == Some(class)
+            {
+                if connection.blocked {
+                    session.held_back = true;
+                } else {
+                    due.push((session.served_bytes.max(floor), id));
+                }
+            }
+        }
+        due
+    }
+
+    /// The next delta, or progress over nothing.
+    fn serve_delta<R: Residences>(&mut self, id: ConnectionId, turn: &mut Turn<'_, '_, R>) -> Served {
+        let Phase::Following { told } = self.open(id).1.phase else { return Served::Idle };
+        match self.next_interval(id, told, turn) {
+            Next::Delta { through, body } => {
+                let served = self.send_shared(id, &body, turn);
+                if served == Served::Moved {
+                    self.open(id).1.tell(through, turn.now);
+                }
+                served
+            }
+            Next::Quiet { through } if through > told => {
+                let (_, session) = self.open(id);
+                session.quiet_through = Some(through);
+                let is_due = session.is_progress_due(through, turn.now);
+                if is_due && self.send_message(id, &FromSource::Progress { through }, turn) {
+                    self.open(id).1.tell(through, turn.now);
+                }
+                Served::Idle
+            }
+            Next::Quiet { .. } | Next::NoRoom => Served::Idle,
+            Next::HistoryGone => {
+                let (_, session) = self.open(id);
+                let cause =
+                    if session.held_back { ResetCause::SlowSubscriber } else { ResetCause::HistoryGone };
+                session.phase = Phase::Resetting { cause, rest: Duration::ZERO };
+                session.quiet_through = None;
+                self.tell_reset(id, cause, Duration::ZERO, turn);
+                Served::Idle
+            }
+        }
+    }
+
+    /// The next page, replay delta, or the commit.
+    fn serve_snapshot<R: Residences>(&mut self, id: ConnectionId, turn: &mut Turn<'_, '_, R>) -> Served {
+        let (_, session) = self.open(id);
+        let Phase::Permitted { stage, .. } = &session.phase else { return Served::Idle };
+        match stage {
+            Stage::Scanning(scan) if scan.after.0 + 1 < turn.source.journal.oldest().0 => {
+                self.fail_snapshot(id, ResetCause::HistoryGone);
+                Served::Moved
+            }
+            Stage::Scanning(_) => self.serve_page(id, turn),
+            &Stage::Replaying { cursor, target, .. } if cursor >= target => self.commit(id, cursor, turn),
+            &Stage::Replaying { cursor, target, .. } => self.serve_replay(id, cursor, target, turn),
+            Stage::Granted | Stage::Offered(_) => Served::Idle,
+        }
+    }
+
+    fn serve_page<R: Residences>(&mut self, id: ConnectionId, turn: &mut Turn<'_, '_, R>) -> Served {
+        let (_, session) = self.open(id);
+        let scope = session.scope();
+        let frame_bytes_max = session.frame_bytes_max.min(HEADER_BYTES + self.settings.page_bytes_max);
+        match self.may_leave(id, frame_bytes_max, turn.now) {
+            Served::Moved => {}
+            other => return other,
+        }
+        if !self.has_room(frame_bytes_max, id, turn.now) {
+            return Served::Idle;
+        }
+        let bounds = PageBounds {
+            records_max: self.settings.page_records_max,
+            body_bytes_max: frame_bytes_max - HEADER_BYTES,
+        };
+        let filter = self.scopes.filter(scope, turn.source.namespaces);
+        let session = session_of(&mut self.connections, id);
+        let Phase::Permitted { idle_since, stage, .. } = &mut session.phase else { return Served::Idle };
+        let Stage::Scanning(scan) = stage else { return Served::Idle };
+        match scan.step(filter, turn.source, bounds, self.intervals.writer()) {
+            Step::Page(body) => {
+                *idle_since = turn.now;
+                turn.slice.charge_records(body.count as usize);
+                turn.slice.charge_bytes(body.bytes.len());
+                self.outlet.figures.on_encoded(&body);
+                let body = SharedBody::charge(body, &self.outlet.pool).expect("there was room");
+                self.outlet.send(id, session, body, turn.head, turn.now);
+            }
+            Step::Whole => {
+                if let Stage::Scanning(scan) = std::mem::replace(stage, Stage::Granted) {
+                    let cursor = scan.after;
+                    *stage = Stage::Replaying { scan, cursor, target: turn.head };
+                }
+                turn.slice.charge_records(1);
+            }
+            Step::Overgrown => self.fail_snapshot(id, ResetCause::Overload),
+        }
+        Served::Moved
+    }
+
+    fn serve_replay<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        cursor: Sequence,
+        target: Sequence,
+        turn: &mut Turn<'_, '_, R>,
+    ) -> Served {
+        let (body, through) = match self.next_interval(id, cursor, turn) {
+            Next::Delta { through, body } => (body, through),
+            Next::Quiet { through } if through >= target => {
+                // The rest of the replay is empty; the receiver is to see that nothing is missing.
+                let body = self.intervals.empty_delta(cursor, through);
+                let Some(body) = SharedBody::charge(body, &self.outlet.pool) else { return Served::Idle };
+                (body, through)
+            }
+            Next::Quiet { .. } | Next::NoRoom => return Served::Idle,
+            Next::HistoryGone => {
+                self.fail_snapshot(id, ResetCause::HistoryGone);
+                return Served::Moved;
+            }
+        };
+        let served = self.send_shared(id, &body, turn);
+        if served == Served::Moved {
+            self.outlet.figures.replay_bytes_sent += body.frame_bytes() as u64;
+            if let Phase::Permitted { idle_since, stage, .. } = &mut self.open(id).1.phase
+                && let Stage::Replaying { scan, cursor, .. } = stage
+            {
+                *idle_since = turn.now;
+                *cursor = through;
+                scan.transcript.absorb(body.bytes());
+            }
+        }
+        served
+    }
+
+    fn commit<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        through: Sequence,
+        turn: &mut Turn<'_, '_, R>,
+    ) -> Served {
+        let (_, session) = self.open(id);
+        let Phase::Permitted { ticket, stage: Stage::Replaying { scan, .. }, .. } = &session.phase else {
+            return Served::Idle;
+        };
+        let (ticket, snapshot) = (*ticket, scan.snapshot);
+        let (pages, digest) = (scan.pages, scan.transcript.digest());
+        let message = FromSource::SnapshotCommit { snapshot, through, pages, digest };
+        if !self.send_message(id, &message, turn) {
+            return Served::Idle;
+        }
+        self.outlet.figures.snapshots_committed += 1;
+        self.effect(PublisherEffect::ReturnPermit(ticket));
+        let (_, session) = self.open(id);
+        session.view = Some(View { id: snapshot, sent: through, applied: Sequence(0) });
+        session.failures = 0;
+        session.served_bytes = 0;
+        session.follow(through, turn.now);
+        Served::Moved
+    }
+
+    /// A snapshot is not to be committed: its permit comes back, and after a rest there is another one.
+    fn fail_snapshot(&mut self, id: ConnectionId, cause: ResetCause) {
+        let (_, session) = self.open(id);
+        let ticket = session.ticket().expect("a snapshot has a permit");
+        session.phase = Phase::Resetting { cause, rest: session.rest() };
+        session.failures += 1;
+        self.outlet.figures.snapshots_failed += 1;
+        self.effect(PublisherEffect::ReturnPermit(ticket));
+    }
+
+    /// What comes next for a session at `from`; makes room in the pool once if there is none.
+    fn next_interval<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        from: Sequence,
+        turn: &mut Turn<'_, '_, R>,
+    ) -> Next {
+        let session = self.open(id).1;
+        let place = Place { scope: session.scope(), from, frame_bytes_max: session.frame_bytes_max };
+        let Source { journal, namespaces, .. } = *turn.source;
+        for is_last_try in [false, true] {
+            let filter = self.scopes.filter(place.scope, namespaces);
+            let next = self.intervals.next(
+                &place,
+                self.exposed,
+                journal,
+                namespaces,
+                filter,
+                &self.outlet.pool,
+                &mut turn.slice,
+                &mut self.outlet.figures,
+            );
+            let is_final = !matches!(next, Next::NoRoom) || is_last_try;
+            if is_final || !self.has_room(place.frame_bytes_max, id, turn.now) {
+                return next;
+            }
+        }
+        unreachable!("the last try returns")
+    }
+
+    /// A shared body leaves, if there is credit and pacing lets it.
+    fn send_shared<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        body: &std::rc::Rc<SharedBody>,
+        turn: &mut Turn<'_, '_, R>,
+    ) -> Served {
+        match self.may_leave(id, body.frame_bytes(), turn.now) {
+            Served::Moved => {}
+            other => return other,
+        }
+        // A frame costs a turn something even if another session had it encoded.
+        turn.slice.charge_records(1);
+        self.outlet.figures.frames_shared += u64::from(std::rc::Rc::strong_count(body) > 2);
+        let session = session_of(&mut self.connections, id);
+        self.outlet.send(id, session, std::rc::Rc::clone(body), turn.head, turn.now);
+        session.held_back = false;
+        Served::Moved
+    }
+
+    /// Whether a frame of `bytes` may leave: its receiver has credit, and pacing lets it go.
+    fn may_leave(&mut self, id: ConnectionId, bytes: usize, now: Moment) -> Served {
+        let (_, session) = self.open(id);
+        if !session.ledger.has_credit(bytes) {
+            session.held_back = true;
+            return Served::Idle;
+        }
+        let ready_at = self.outlet.pacing.ready_at(bytes);
+        if ready_at > now {
+            self.paced_until = Some(ready_at);
+            return Served::Paced;
+        }
+        Served::Moved
+    }
+
+    /// Whether the pool has room for `bytes`. If not, pieces that only we keep are forgotten; then the
+    /// subscriber that has held the pool longest gives way, unless that is the asking one or it had too
+    /// little time.
+    fn has_room(&mut self, bytes: usize, asking: ConnectionId, now: Moment) -> bool {
+        let has_room = |publisher: &Publisher| {
+            let pool = &publisher.outlet.pool;
+            pool.in_use() + bytes as u64 <= pool.capacity()
+        };
+        if !has_room(self) {
+            self.intervals.evict_unheld();
+        }
+        while !has_room(self) {
+            let oldest =
+                self.sessions().filter_map(|(id, session)| Some((session.ledger.oldest_left_at()?, id))).min();
+            match oldest.filter(|(_, id)| *id != asking) {
+                Some((left_at, id)) if now >= left_at + STALL_AFTER => {
+                    self.outlet.figures.stalled_closed += 1;
+                    self.close(id, CloseCause::Stalled);
+                    self.intervals.evict_unheld();
+                }
+                Some((left_at, _)) => {
+                    self.pool_waits_until = Some(left_at + STALL_AFTER);
+                    return false;
+                }
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn send_message<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        message: &FromSource<'_>,
+        turn: &Turn<'_, '_, R>,
+    ) -> bool {
+        let session = session_of(&mut self.connections, id);
+        self.outlet.send_message(id, session, message, turn.head, turn.now)
+    }
+
+    fn forget_passed(&mut self) {
+        let mut places: Vec<_> = (self.sessions())
+            .filter_map(|(_, session)| Some((session.scope(), session.place()?)))
+            .collect();
+        self.intervals.forget_passed(&mut places);
+    }
+
+    fn open(&mut self, id: ConnectionId) -> (bool, &mut Session) {
+        let blocked = self.connections[&id].blocked;
+        (blocked, session_of(&mut self.connections, id))
+    }
+}
