@@ -5,6 +5,7 @@
 //! filled hidden, installed by one change of state, and excluded by another, after which a bounded
 //! sweep removes its rows. Memory is charged as it is taken and never doubles by copying.
 
+mod room;
 mod row;
 mod table;
 mod view;
@@ -17,6 +18,7 @@ pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 
 use crate::key::StateKey;
+use room::Wanted;
 use row::{Row, RowIndex};
 use table::{TABLE_ROWS_MAX, Table};
 use view::Views;
@@ -147,6 +149,7 @@ pub struct Partition {
     sweep_table: usize,
     sweep_group: usize,
     scratch: Vec<RowIndex>,
+    wanted: Wanted,
 }
 
 impl Partition {
@@ -168,6 +171,7 @@ impl Partition {
             sweep_table: 0,
             sweep_group: 0,
             scratch: Vec::new(),
+            wanted: Wanted::default(),
         }
     }
 
