@@ -31,10 +31,7 @@ fn two_are_granted_and_the_third_is_told_its_place() {
     permits.give_back(applicant(1));
     assert_eq!(
         told(&mut permits),
-        [
-            PermitEffect::Granted(applicant(2)),
-            PermitEffect::Waits { applicant: applicant(3), position: 1 },
-        ]
+        [PermitEffect::Granted(applicant(2)), PermitEffect::Waits { applicant: applicant(3), position: 1 },]
     );
     permits.give_back(applicant(3));
     permits.give_back(applicant(0));

@@ -29,8 +29,6 @@ pub struct Figures {
     pub traffic: BTreeMap<Kind, Traffic>,
     /// Bytes of replay deltas that left, which are among those of deltas.
     pub replay_bytes_sent: u64,
-    /// Frames whose body had left in another session before.
-    pub frames_shared: u64,
     /// Bytes that came back by acknowledgements.
     pub bytes_acknowledged: u64,
     /// Acknowledgements of frames that never left.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use orbitkv_wire::inventory::{Body, FromSource, HEADER_BYTES, Kind, source_body};
+use orbitkv_wire::inventory::{Body, HEADER_BYTES, Kind};
 
 use crate::admission::{Permit, Pool};
 
@@ -26,12 +26,6 @@ impl SharedBody {
             bytes: body.bytes.into(),
             _charge: charge,
         }))
-    }
-
-    /// The body of a message without changes, charged to `pool`; nothing if the pool has no room.
-    #[must_use]
-    pub fn message(message: &FromSource<'_>, pool: &Pool) -> Option<Rc<SharedBody>> {
-        SharedBody::charge(source_body(message), pool)
     }
 
     /// What it says.

@@ -36,6 +36,21 @@ pub struct Place {
     pub frame_bytes_max: usize,
 }
 
+/// What is read, for whom, and at whose charge.
+#[derive(Clone, Copy)]
+pub struct Reading<'a> {
+    /// The history.
+    pub journal: &'a Journal,
+    /// Names of namespaces.
+    pub namespaces: &'a Namespaces,
+    /// Nothing beyond this is read yet.
+    pub exposed: Sequence,
+    /// The scope of the place.
+    pub filter: &'a Filter,
+    /// What bodies are charged to.
+    pub pool: &'a Pool,
+}
+
 /// What comes next at a place.
 #[derive(Debug)]
 pub enum Next {
@@ -85,23 +100,19 @@ impl Intervals {
         }
     }
 
-    /// What comes next at `place`, of the history through `exposed`. Reads at most what `slice` has left,
-    /// and one delta more; a quiet answer is final for this turn only if the slice is not spent.
+    /// What comes next at `place`. Reads what `slice` has left and at most one delta more; while the slice
+    /// is spent, a quiet answer may end before the history does.
     ///
     /// # Panics
     /// If the place is beyond the journal's head, or its frame bound has no room for one change.
-    #[allow(clippy::too_many_arguments)] // each is another room of the publisher
     pub fn next(
         &mut self,
         place: &Place,
-        exposed: Sequence,
-        journal: &Journal,
-        namespaces: &Namespaces,
-        filter: &Filter,
-        pool: &Pool,
+        reading: &Reading<'_>,
         slice: &mut Slice,
         figures: &mut Figures,
     ) -> Next {
+        let &Reading { journal, namespaces, exposed, filter, pool } = reading;
         let key = (place.scope, place.from);
         let mut read_from = match self.pieces.get(&key) {
             Some(Piece::Encoded { through, body }) if body.frame_bytes() <= place.frame_bytes_max => {
@@ -113,7 +124,8 @@ impl Intervals {
         let body_bytes_max = place.frame_bytes_max - HEADER_BYTES;
         while read_from < exposed && !slice.is_spent() {
             let through = Sequence(exposed.0.min(read_from.0 + self.delta_records_max as u64));
-            let cost = |record: &Record| if filter.admits(record.key.namespace) { CHANGE_BYTES_MAX } else { 0 };
+            let cost =
+                |record: &Record| if filter.admits(record.key.namespace) { CHANGE_BYTES_MAX } else { 0 };
             let room = body_bytes_max - DeltaBody::BYTES;
             match journal.read_encoded_through(read_from, through, room, cost, &mut self.scratch) {
                 Ok(()) => {}

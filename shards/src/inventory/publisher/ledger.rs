@@ -58,7 +58,10 @@ impl Ledger {
     /// If there is no credit for it, or a later frame has left.
     pub fn record(&mut self, frame: u64, bytes: usize, body: Rc<SharedBody>, now: Moment) {
         assert!(self.has_credit(bytes), "no frame leaves without credit");
-        assert!(self.outstanding.back().is_none_or(|last| last.frame < frame), "frames are numbered in order");
+        assert!(
+            self.outstanding.back().is_none_or(|last| last.frame < frame),
+            "frames are numbered in order"
+        );
         self.outstanding.push_back(Outstanding { frame, bytes, left_at: now, _body: body });
         self.outstanding_bytes += bytes;
         self.recorded_bytes += bytes as u64;

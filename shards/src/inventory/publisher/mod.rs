@@ -41,7 +41,7 @@ pub use settings::{BoundsRefused, COALESCING_WINDOW_MAX, NodeBounds, PublisherSe
 use intervals::Intervals;
 use outlet::{Outlet, Pending};
 use scopes::Scopes;
-use session::{Connection, Phase, Stage, State};
+use session::{Connection, Phase, Session, Stage, State};
 use settings::OPEN_TIMEOUT;
 
 /// What a publisher wants done.
@@ -190,7 +190,7 @@ pub struct Publisher {
     /// When a subscriber that holds the pool has to give way, if somebody waits for that.
     pool_waits_until: Option<Moment>,
     /// Per class of sessions: how much the one served last had been served.
-    served_floor: [u64; 2],
+    served_floor: [u64; 3],
 }
 
 impl Publisher {
@@ -226,7 +226,7 @@ impl Publisher {
             expose_now: false,
             paced_until: None,
             pool_waits_until: None,
-            served_floor: [0; 2],
+            served_floor: [0; 3],
         }
     }
 
@@ -418,11 +418,15 @@ impl Publisher {
         standing
     }
 
-    fn sessions(&self) -> impl Iterator<Item = (ConnectionId, &session::Session)> {
+    fn sessions(&self) -> impl Iterator<Item = (ConnectionId, &Session)> {
         self.connections.iter().filter_map(|(&id, connection)| match &connection.state {
             State::Open(session) => Some((id, &**session)),
             State::Greeting { .. } => None,
         })
+    }
+
+    fn session(&mut self, id: ConnectionId) -> &mut Session {
+        session_of(&mut self.connections, id)
     }
 
     fn effect(&mut self, effect: PublisherEffect) {
@@ -464,6 +468,14 @@ impl Publisher {
     }
 }
 
+
+/// The session of a connection that has one, borrowing nothing else of the room.
+fn session_of(connections: &mut BTreeMap<ConnectionId, Connection>, id: ConnectionId) -> &mut Session {
+    match connections.get_mut(&id).map(|connection| &mut connection.state) {
+        Some(State::Open(session)) => session,
+        _ => panic!("connection {} has a session", id.0),
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use orbitkv_wire::identity::Sequence;
-use orbitkv_wire::inventory::{FromSource, Header, Kind, ResourceSummary, header_bytes, source_body};
+use orbitkv_wire::inventory::{
+    FromSource, HEADER_BYTES, Header, Kind, ResourceSummary, header_bytes, source_body,
+};
 
 use super::figures::Figures;
 use super::frame::{Frame, SharedBody};
@@ -22,6 +24,15 @@ pub enum Pending {
     Frame(ConnectionId),
     /// An effect as it is.
     Effect(PublisherEffect),
+}
+
+/// When a frame is built.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// The journal's head then.
+    pub head: Sequence,
+    /// The moment.
+    pub now: Moment,
 }
 
 /// The way out of a shard's publisher.
@@ -53,21 +64,14 @@ impl Outlet {
     ///
     /// # Panics
     /// If the session has no credit for it, or it is larger than its receiver takes.
-    pub fn send(
-        &mut self,
-        id: ConnectionId,
-        session: &mut Session,
-        body: Rc<SharedBody>,
-        head: Sequence,
-        now: Moment,
-    ) {
+    pub fn send(&mut self, id: ConnectionId, session: &mut Session, body: Rc<SharedBody>, stamp: Stamp) {
         let frame_bytes = body.frame_bytes();
         assert!(frame_bytes <= session.frame_bytes_max, "no frame is larger than its receiver takes");
-        self.pacing.charge(frame_bytes, now);
+        self.pacing.charge(frame_bytes, stamp.now);
         self.figures.on_sent(body.kind(), frame_bytes);
         session.served_bytes += frame_bytes as u64;
-        self.push(id, session, body.kind(), body.count(), Rc::clone(body.bytes()), head, now);
-        session.ledger.record(session.frames_sent, frame_bytes, body, now);
+        self.push(id, session, body.kind(), body.count(), Rc::clone(body.bytes()), stamp);
+        session.ledger.record(session.frames_sent, frame_bytes, body, stamp.now);
     }
 
     /// A message without changes leaves, if there is credit and room for it.
@@ -77,17 +81,16 @@ impl Outlet {
         id: ConnectionId,
         session: &mut Session,
         message: &FromSource<'_>,
-        head: Sequence,
-        now: Moment,
+        stamp: Stamp,
     ) -> bool {
         let body = source_body(message);
-        if !session.ledger.has_credit(orbitkv_wire::inventory::HEADER_BYTES + body.bytes.len()) {
+        if !session.ledger.has_credit(HEADER_BYTES + body.bytes.len()) {
             session.held_back = true;
             return false;
         }
         self.figures.on_encoded(&body);
         let Some(body) = SharedBody::charge(body, &self.pool) else { return false };
-        self.send(id, session, body, head, now);
+        self.send(id, session, body, stamp);
         true
     }
 
@@ -97,18 +100,16 @@ impl Outlet {
         id: ConnectionId,
         session: &mut Session,
         summary: ResourceSummary,
-        head: Sequence,
-        now: Moment,
+        stamp: Stamp,
     ) {
         let body = source_body(&FromSource::Liveness { summary });
-        let frame_bytes = orbitkv_wire::inventory::HEADER_BYTES + body.bytes.len();
+        let frame_bytes = HEADER_BYTES + body.bytes.len();
         self.figures.on_encoded(&body);
         self.figures.on_sent(Kind::Liveness, frame_bytes);
-        self.pacing.charge(frame_bytes, now);
-        self.push(id, session, Kind::Liveness, 0, body.bytes.into(), head, now);
+        self.pacing.charge(frame_bytes, stamp.now);
+        self.push(id, session, Kind::Liveness, 0, body.bytes.into(), stamp);
     }
 
-    #[allow(clippy::too_many_arguments)] // the parts of one frame
     fn push(
         &mut self,
         id: ConnectionId,
@@ -116,12 +117,11 @@ impl Outlet {
         kind: Kind,
         count: u32,
         body: Rc<[u8]>,
-        head: Sequence,
-        now: Moment,
+        stamp: Stamp,
     ) {
         session.frames_sent += 1;
-        session.left_at = now;
-        let header = Header::new(kind, session.tag, session.frames_sent, head, count, body.len());
+        session.left_at = stamp.now;
+        let header = Header::new(kind, session.tag, session.frames_sent, stamp.head, count, body.len());
         session.outbox.push_back(Frame { header: header_bytes(&header), body });
         self.list(id, session);
     }

@@ -74,13 +74,6 @@ impl Publisher {
         Ok(())
     }
 
-    fn session(&mut self, id: ConnectionId) -> &mut Session {
-        match self.connections.get_mut(&id).map(|connection| &mut connection.state) {
-            Some(State::Open(session)) => session,
-            _ => panic!("connection {} has a session", id.0),
-        }
-    }
-
     fn take_open(
         &mut self,
         id: ConnectionId,

@@ -164,7 +164,13 @@ pub struct Session {
 impl Session {
     /// A session that begins with `phase`.
     #[must_use]
-    pub fn new(binding: Binding, frame_bytes_max: usize, ledger: Ledger, phase: Phase, now: Moment) -> Session {
+    pub fn new(
+        binding: Binding,
+        frame_bytes_max: usize,
+        ledger: Ledger,
+        phase: Phase,
+        now: Moment,
+    ) -> Session {
         Session {
             tag: binding.tag(),
             binding,
@@ -216,9 +222,10 @@ impl Session {
     pub fn ticket(&self) -> Option<PermitTicket> {
         match self.phase {
             Phase::Waiting { ticket, .. } | Phase::Permitted { ticket, .. } => Some(ticket),
-            Phase::Resuming(_) | Phase::Following { .. } | Phase::Resetting { .. } | Phase::Resting { .. } => {
-                None
-            }
+            Phase::Resuming(_)
+            | Phase::Following { .. }
+            | Phase::Resetting { .. }
+            | Phase::Resting { .. } => None,
         }
     }
 
@@ -242,6 +249,28 @@ impl Session {
                 scan.snapshot == snapshot
             }
         }
+    }
+
+    /// From here on it gets what changes after `told`.
+    pub fn follow(&mut self, told: Sequence, now: Moment) {
+        self.phase = Phase::Following { told };
+        self.told(told, now);
+    }
+
+    /// Its cursor was moved to `through` by a frame that has left.
+    pub fn tell(&mut self, through: Sequence, now: Moment) {
+        self.phase = Phase::Following { told: through };
+        if let Some(view) = &mut self.view {
+            view.sent = through;
+        }
+        self.told(through, now);
+    }
+
+    fn told(&mut self, through: Sequence, now: Moment) {
+        self.moved_at = now;
+        self.quiet_through = None;
+        self.held_back = false;
+        self.flush_through = self.flush_through.filter(|wanted| *wanted > through);
     }
 
     /// How long to rest before the next try of a snapshot; longer with each failure.

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use orbitkv_wire::bounds::{
-    INVENTORY_FRAME_BYTES_MAX, INVENTORY_FRAME_BYTES_MIN, PAGE_BYTES_MAX, WINDOW_FRAMES_MIN,
+    INTERVAL_RECORDS_MAX, INVENTORY_FRAME_BYTES_MAX, INVENTORY_FRAME_BYTES_MIN, PAGE_BYTES_MAX,
+    WINDOW_FRAMES_MIN,
 };
 use orbitkv_wire::inventory::HEADER_BYTES;
 use thiserror::Error;
@@ -197,6 +198,7 @@ impl PublisherSettings {
         assert!(self.stream_bytes_max * POOL_SHARE <= self.queue_bytes_max, "one has an eighth of the pool");
         assert!(HEADER_BYTES + self.page_bytes_max <= self.frame_bytes_max, "a page fits a frame");
         assert!(self.page_bytes_max <= PAGE_BYTES_MAX);
+        assert!(self.delta_records_max <= INTERVAL_RECORDS_MAX, "a delta has a bound of its own");
         assert!(self.delta_records_max > 0 && self.page_records_max > 0 && self.stream_frames_max >= 2);
         assert!(self.slice_records > 0 && self.slice_bytes > 0 && self.connections_max > 0);
         assert!(self.bytes_per_second > 0);

@@ -4,21 +4,26 @@
 //! the session served least first, a frame each; then, if no delta waits for pacing, snapshots likewise.
 //! A turn reads and encodes a bounded slice and says whether more is due.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{FromSource, HEADER_BYTES, ResetCause, Resume};
 
 use super::frame::SharedBody;
-use super::intervals::{Next, Place};
+use super::intervals::{Next, Place, Reading};
+use super::outlet::Stamp;
 use super::residences::{Residences, Source};
 use super::scan::{PageBounds, Scan, Step};
-use super::session::{Class, Connection, Phase, Session, Stage, State, View};
+use super::session::{Class, Connection, Phase, Stage, State, View};
 use super::settings::{LIVENESS_INTERVAL, LIVENESS_SLACK, PERMIT_IDLE, STALL_AFTER};
 use super::slice::Slice;
-use super::{CloseCause, Life, Publisher, PublisherEffect, Violation};
+use super::{CloseCause, Life, Publisher, PublisherEffect, Violation, session_of};
 use crate::inventory::ConnectionId;
 use crate::time::Moment;
+
+/// The largest frame without changes, about.
+const MESSAGE_BYTES_MAX: usize = 2 * HEADER_BYTES;
 
 /// What serving one session came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,12 @@ struct Turn<'a, 's, R> {
     now: Moment,
 }
 
+impl<R> Turn<'_, '_, R> {
+    fn stamp(&self) -> Stamp {
+        Stamp { head: self.head, now: self.now }
+    }
+}
+
 impl Publisher {
     /// Does what is due now, as far as one slice goes; returns whether more is. Wants to be called after
     /// the journal has grown, after any input, and at [`Publisher::next_deadline`]. `draw` is randomness
@@ -57,7 +68,7 @@ impl Publisher {
         self.pool_waits_until = None;
         self.expose_through(head, now);
         self.expire(now);
-        self.beat(head, now);
+        self.beat(turn.stamp());
         let mut more = self.answer(&mut turn, draw);
         let (is_paced, has_more) = self.serve_class(Class::Deltas, &mut turn);
         more |= has_more;
@@ -102,7 +113,7 @@ impl Publisher {
             match self.connections.get_mut(&id).map(|connection| &mut connection.state) {
                 Some(State::Open(session)) if matches!(session.phase, Phase::Resting { .. }) => {
                     let phase = self.bootstrap(Duration::ZERO, now);
-                    self.open(id).1.phase = phase;
+                    self.session(id).phase = phase;
                 }
                 Some(State::Open(_)) => self.fail_snapshot(id, ResetCause::SnapshotExpired),
                 _ => self.close(id, CloseCause::Silent),
@@ -112,10 +123,10 @@ impl Publisher {
 
     /// Signs of life for sessions in which nothing else left. Those that are nearly due leave with the
     /// first that is, so that the beats of a core stay together.
-    fn beat(&mut self, head: Sequence, now: Moment) {
+    fn beat(&mut self, stamp: Stamp) {
         let rests_since = |connection: &Connection, time: Duration| match &connection.state {
             State::Open(session) => {
-                !connection.blocked && session.outbox.is_empty() && now >= session.left_at + time
+                !connection.blocked && session.outbox.is_empty() && stamp.now >= session.left_at + time
             }
             State::Greeting { .. } => false,
         };
@@ -126,7 +137,7 @@ impl Publisher {
             if rests_since(connection, LIVENESS_INTERVAL - LIVENESS_SLACK)
                 && let State::Open(session) = &mut connection.state
             {
-                self.outlet.send_liveness(id, session, self.summary, head, now);
+                self.outlet.send_liveness(id, session, self.summary, stamp);
             }
         }
     }
@@ -143,12 +154,12 @@ impl Publisher {
             .collect();
         let mut waits_for_draw = false;
         for id in due {
-            match &self.open(id).1.phase {
+            match &self.session(id).phase {
                 &Phase::Resuming(resume) => self.resume(id, resume, turn),
                 &Phase::Resetting { cause, rest } => self.tell_reset(id, cause, rest, turn),
                 &Phase::Waiting { ticket, untold: Some(position) } => {
                     if self.send_message(id, &FromSource::SnapshotQueued { position }, turn) {
-                        self.open(id).1.phase = Phase::Waiting { ticket, untold: None };
+                        self.session(id).phase = Phase::Waiting { ticket, untold: None };
                     }
                 }
                 Phase::Permitted { stage: Stage::Granted, .. } if draw.is_some() => {
@@ -170,11 +181,11 @@ impl Publisher {
             self.close(id, CloseCause::Protocol(violation));
         } else if sequence.0 + 1 < turn.source.journal.oldest().0 {
             let (cause, rest) = (ResetCause::HistoryGone, Duration::ZERO);
-            self.open(id).1.phase = Phase::Resetting { cause, rest };
+            self.session(id).phase = Phase::Resetting { cause, rest };
             self.tell_reset(id, cause, rest, turn);
         } else if self.send_message(id, &FromSource::Resumed { view, sequence }, turn) {
             self.outlet.figures.sessions_resumed += 1;
-            let (_, session) = self.open(id);
+            let session = self.session(id);
             session.view = Some(View { id: view, sent: sequence, applied: sequence });
             session.follow(sequence, turn.now);
         }
@@ -190,7 +201,7 @@ impl Publisher {
         if self.send_message(id, &FromSource::ResetRequired { cause }, turn) {
             *self.outlet.figures.resets.entry(cause).or_default() += 1;
             let phase = self.bootstrap(rest, turn.now);
-            self.open(id).1.phase = phase;
+            self.session(id).phase = phase;
         }
     }
 
@@ -200,7 +211,7 @@ impl Publisher {
         draw: u128,
         turn: &mut Turn<'_, '_, R>,
     ) -> bool {
-        let scope = self.open(id).1.scope();
+        let scope = self.session(id).scope();
         let filter = self.scopes.filter(scope, turn.source.namespaces);
         let scan = Scan::new(SnapshotId(draw.to_be_bytes()), filter, turn.source);
         let message = FromSource::SnapshotBegin {
@@ -212,7 +223,7 @@ impl Publisher {
         let has_left = self.send_message(id, &message, turn);
         if has_left {
             self.outlet.figures.snapshots_begun += 1;
-            if let Phase::Permitted { stage, .. } = &mut self.open(id).1.phase {
+            if let Phase::Permitted { stage, .. } = &mut self.session(id).phase {
                 *stage = Stage::Offered(Box::new(scan));
             }
         }
@@ -230,9 +241,12 @@ impl Publisher {
                 if turn.slice.is_spent() {
                     return (false, true);
                 }
-                let floor = &mut self.served_floor[class as usize % 2];
+                if !self.connections.contains_key(&id) {
+                    continue; // it gave way to one before it
+                }
+                let floor = &mut self.served_floor[class as usize];
                 *floor = served_bytes.max(*floor);
-                self.open(id).1.served_bytes = served_bytes;
+                self.session(id).served_bytes = served_bytes;
                 let served = match class {
                     Class::Deltas => self.serve_delta(id, turn),
                     Class::Snapshots => self.serve_snapshot(id, turn),
@@ -245,7 +259,7 @@ impl Publisher {
                 }
             }
             if !has_moved {
-                return (false, false);
+                return (false, turn.slice.is_spent());
             }
         }
     }
@@ -253,7 +267,7 @@ impl Publisher {
     /// Sessions of a class to which something is due, with how much they were served. One that was idle
     /// does not save up: it counts as served as much as the one served last.
     fn due(&mut self, class: Class) -> Vec<(u64, ConnectionId)> {
-        let floor = self.served_floor[class as usize % 2];
+        let floor = self.served_floor[class as usize];
         let mut due = Vec::new();
         for (&id, connection) in &mut self.connections {
             if let State::Open(session) = &mut connection.state
@@ -271,27 +285,28 @@ impl Publisher {
 
     /// The next delta, or progress over nothing.
     fn serve_delta<R: Residences>(&mut self, id: ConnectionId, turn: &mut Turn<'_, '_, R>) -> Served {
-        let Phase::Following { told } = self.open(id).1.phase else { return Served::Idle };
+        let Phase::Following { told } = self.session(id).phase else { return Served::Idle };
         match self.next_interval(id, told, turn) {
             Next::Delta { through, body } => {
                 let served = self.send_shared(id, &body, turn);
                 if served == Served::Moved {
-                    self.open(id).1.tell(through, turn.now);
+                    self.session(id).tell(through, turn.now);
                 }
                 served
             }
             Next::Quiet { through } if through > told => {
-                let (_, session) = self.open(id);
+                let session = self.session(id);
                 session.quiet_through = Some(through);
+                session.held_back = false;
                 let is_due = session.is_progress_due(through, turn.now);
                 if is_due && self.send_message(id, &FromSource::Progress { through }, turn) {
-                    self.open(id).1.tell(through, turn.now);
+                    self.session(id).tell(through, turn.now);
                 }
                 Served::Idle
             }
             Next::Quiet { .. } | Next::NoRoom => Served::Idle,
             Next::HistoryGone => {
-                let (_, session) = self.open(id);
+                let session = self.session(id);
                 let cause =
                     if session.held_back { ResetCause::SlowSubscriber } else { ResetCause::HistoryGone };
                 session.phase = Phase::Resetting { cause, rest: Duration::ZERO };
@@ -304,7 +319,7 @@ impl Publisher {
 
     /// The next page, replay delta, or the commit.
     fn serve_snapshot<R: Residences>(&mut self, id: ConnectionId, turn: &mut Turn<'_, '_, R>) -> Served {
-        let (_, session) = self.open(id);
+        let session = self.session(id);
         let Phase::Permitted { stage, .. } = &session.phase else { return Served::Idle };
         match stage {
             Stage::Scanning(scan) if scan.after.0 + 1 < turn.source.journal.oldest().0 => {
@@ -319,7 +334,7 @@ impl Publisher {
     }
 
     fn serve_page<R: Residences>(&mut self, id: ConnectionId, turn: &mut Turn<'_, '_, R>) -> Served {
-        let (_, session) = self.open(id);
+        let session = self.session(id);
         let scope = session.scope();
         let frame_bytes_max = session.frame_bytes_max.min(HEADER_BYTES + self.settings.page_bytes_max);
         match self.may_leave(id, frame_bytes_max, turn.now) {
@@ -344,7 +359,7 @@ impl Publisher {
                 turn.slice.charge_bytes(body.bytes.len());
                 self.outlet.figures.on_encoded(&body);
                 let body = SharedBody::charge(body, &self.outlet.pool).expect("there was room");
-                self.outlet.send(id, session, body, turn.head, turn.now);
+                self.outlet.send(id, session, body, turn.stamp());
             }
             Step::Whole => {
                 if let Stage::Scanning(scan) = std::mem::replace(stage, Stage::Granted) {
@@ -382,7 +397,7 @@ impl Publisher {
         let served = self.send_shared(id, &body, turn);
         if served == Served::Moved {
             self.outlet.figures.replay_bytes_sent += body.frame_bytes() as u64;
-            if let Phase::Permitted { idle_since, stage, .. } = &mut self.open(id).1.phase
+            if let Phase::Permitted { idle_since, stage, .. } = &mut self.session(id).phase
                 && let Stage::Replaying { scan, cursor, .. } = stage
             {
                 *idle_since = turn.now;
@@ -399,7 +414,7 @@ impl Publisher {
         through: Sequence,
         turn: &mut Turn<'_, '_, R>,
     ) -> Served {
-        let (_, session) = self.open(id);
+        let session = self.session(id);
         let Phase::Permitted { ticket, stage: Stage::Replaying { scan, .. }, .. } = &session.phase else {
             return Served::Idle;
         };
@@ -411,7 +426,7 @@ impl Publisher {
         }
         self.outlet.figures.snapshots_committed += 1;
         self.effect(PublisherEffect::ReturnPermit(ticket));
-        let (_, session) = self.open(id);
+        let session = self.session(id);
         session.view = Some(View { id: snapshot, sent: through, applied: Sequence(0) });
         session.failures = 0;
         session.served_bytes = 0;
@@ -421,7 +436,7 @@ impl Publisher {
 
     /// A snapshot is not to be committed: its permit comes back, and after a rest there is another one.
     fn fail_snapshot(&mut self, id: ConnectionId, cause: ResetCause) {
-        let (_, session) = self.open(id);
+        let session = self.session(id);
         let ticket = session.ticket().expect("a snapshot has a permit");
         session.phase = Phase::Resetting { cause, rest: session.rest() };
         session.failures += 1;
@@ -436,21 +451,15 @@ impl Publisher {
         from: Sequence,
         turn: &mut Turn<'_, '_, R>,
     ) -> Next {
-        let session = self.open(id).1;
+        let session = self.session(id);
         let place = Place { scope: session.scope(), from, frame_bytes_max: session.frame_bytes_max };
         let Source { journal, namespaces, .. } = *turn.source;
         for is_last_try in [false, true] {
             let filter = self.scopes.filter(place.scope, namespaces);
-            let next = self.intervals.next(
-                &place,
-                self.exposed,
-                journal,
-                namespaces,
-                filter,
-                &self.outlet.pool,
-                &mut turn.slice,
-                &mut self.outlet.figures,
-            );
+            let pool = &self.outlet.pool;
+            let reading = Reading { journal, namespaces, exposed: self.exposed, filter, pool };
+            let figures = &mut self.outlet.figures;
+            let next = self.intervals.next(&place, &reading, &mut turn.slice, figures);
             let is_final = !matches!(next, Next::NoRoom) || is_last_try;
             if is_final || !self.has_room(place.frame_bytes_max, id, turn.now) {
                 return next;
@@ -463,7 +472,7 @@ impl Publisher {
     fn send_shared<R: Residences>(
         &mut self,
         id: ConnectionId,
-        body: &std::rc::Rc<SharedBody>,
+        body: &Rc<SharedBody>,
         turn: &mut Turn<'_, '_, R>,
     ) -> Served {
         match self.may_leave(id, body.frame_bytes(), turn.now) {
@@ -472,16 +481,14 @@ impl Publisher {
         }
         // A frame costs a turn something even if another session had it encoded.
         turn.slice.charge_records(1);
-        self.outlet.figures.frames_shared += u64::from(std::rc::Rc::strong_count(body) > 2);
         let session = session_of(&mut self.connections, id);
-        self.outlet.send(id, session, std::rc::Rc::clone(body), turn.head, turn.now);
-        session.held_back = false;
+        self.outlet.send(id, session, Rc::clone(body), turn.stamp());
         Served::Moved
     }
 
     /// Whether a frame of `bytes` may leave: its receiver has credit, and pacing lets it go.
     fn may_leave(&mut self, id: ConnectionId, bytes: usize, now: Moment) -> Served {
-        let (_, session) = self.open(id);
+        let session = self.session(id);
         if !session.ledger.has_credit(bytes) {
             session.held_back = true;
             return Served::Idle;
@@ -506,8 +513,10 @@ impl Publisher {
             self.intervals.evict_unheld();
         }
         while !has_room(self) {
-            let oldest =
-                self.sessions().filter_map(|(id, session)| Some((session.ledger.oldest_left_at()?, id))).min();
+            let oldest = self
+                .sessions()
+                .filter_map(|(id, session)| Some((session.ledger.oldest_left_at()?, id)))
+                .min();
             match oldest.filter(|(_, id)| *id != asking) {
                 Some((left_at, id)) if now >= left_at + STALL_AFTER => {
                     self.outlet.figures.stalled_closed += 1;
@@ -530,19 +539,16 @@ impl Publisher {
         message: &FromSource<'_>,
         turn: &Turn<'_, '_, R>,
     ) -> bool {
+        if !self.has_room(MESSAGE_BYTES_MAX, id, turn.now) {
+            return false;
+        }
         let session = session_of(&mut self.connections, id);
-        self.outlet.send_message(id, session, message, turn.head, turn.now)
+        self.outlet.send_message(id, session, message, turn.stamp())
     }
 
     fn forget_passed(&mut self) {
-        let mut places: Vec<_> = (self.sessions())
-            .filter_map(|(_, session)| Some((session.scope(), session.place()?)))
-            .collect();
+        let mut places: Vec<_> =
+            (self.sessions()).filter_map(|(_, session)| Some((session.scope(), session.place()?))).collect();
         self.intervals.forget_passed(&mut places);
-    }
-
-    fn open(&mut self, id: ConnectionId) -> (bool, &mut Session) {
-        let blocked = self.connections[&id].blocked;
-        (blocked, session_of(&mut self.connections, id))
     }
 }
