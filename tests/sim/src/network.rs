@@ -399,9 +399,13 @@ impl Network {
             if segment.arrives > now {
                 break;
             }
-            if cut || opening || pipe.unread() > receive_bytes {
+            if cut || opening {
                 schedule.after(RETRANSMIT, E::from(NetworkEvent::Segment(name, side)));
                 return Arrival::Nothing;
+            }
+            // What finds no room waits for the reader.
+            if pipe.unread() > receive_bytes {
+                break;
             }
             let segment = pipe.flying.pop_front().expect("it was just there");
             pipe.flying_bytes -= segment.bytes.len();
@@ -439,6 +443,9 @@ impl Network {
         if pipe.read == pipe.received.len() {
             pipe.received.clear();
             pipe.read = 0;
+        }
+        if pipe.flying.front().is_some_and(|segment| segment.arrives <= schedule.now()) {
+            schedule.after(Duration::ZERO, E::from(NetworkEvent::Segment(name, side)));
         }
         let relieved = pipe.flow == Flow::Blocked
             && pipe.flying_bytes + pipe.unread() <= self.weather.send_bytes / 2;

@@ -249,7 +249,10 @@ impl Plan {
                 },
                 starts: match number {
                     0 | 1 => Duration::from_millis(random.within(&(1..=50))),
-                    _ => Duration::from_millis(random.within(&(1..=*random.pick(&[50, 20_000])))),
+                    _ => {
+                        let latest = *random.pick(&[50, 20_000]);
+                        Duration::from_millis(random.within(&(1..=latest)))
+                    }
                 },
             })
             .collect()

@@ -247,7 +247,7 @@ impl World {
                     let owners: Vec<_> =
                         core.subscriber.owners(None, usize::MAX, &core.partition).collect();
                     return Err(wrong(format!(
-                        "{place:?} is at {coverage:?}, the service at {}: {owners:#?}",
+                        "{place:?} is at {coverage:?}, the service at {}: {owners:?}",
                         newest.revision
                     )));
                 }

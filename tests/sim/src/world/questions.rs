@@ -321,6 +321,7 @@ impl World {
 
     /// What control has just mailed is news for the table of barriers too.
     pub(crate) fn barriers_learn(&mut self, process: Process, actions: &[Action]) {
+        let now = self.now();
         let Some(barriers) = &mut self.nodes[usize::from(process.node)].awaits else { return };
         for action in actions {
             match action {
@@ -330,7 +331,6 @@ impl World {
                 _ => {}
             }
         }
-        let now = self.now();
         if barriers.room.len() > 0 {
             self.schedule.at(now, Event::Awaits(process));
         }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::inventory::{
-    ChangesWriter, FromRequester, FromSource, HEADER_BYTES, Header, Tag, append_from_requester,
-    decode_from_source, header_bytes, source_body,
+    ChangeRef, ChangesWriter, FromRequester, FromSource, HEADER_BYTES, Header, Tag, WireChange,
+    append_from_requester, decode_from_source, header_bytes, source_body,
 };
 
 use super::World;
@@ -24,6 +24,10 @@ pub(crate) struct Tampered {
     done: BTreeSet<ConnectionName>,
 }
 
+fn is_put(change: &ChangeRef<'_>) -> bool {
+    matches!(change.change, WireChange::Put { .. })
+}
+
 impl World {
     /// The frame to deliver instead, or nothing.
     pub(crate) fn tamper(
@@ -31,18 +35,18 @@ impl World {
         name: ConnectionName,
         stream: StreamName,
         header: &Header,
-        frame: Vec<u8>,
+        frame: &[u8],
     ) -> Option<Vec<u8>> {
-        let Some(canary) = self.canary else { return Some(frame) };
+        let Some(canary) = self.canary else { return Some(frame.to_vec()) };
         let body = &frame[HEADER_BYTES..];
         let message = decode_from_source(header, body).expect("our sources send frames");
         match canary {
-            Canary::DropDelta => return self.drop_delta(name, header, &message, &frame),
+            Canary::DropDelta => return self.drop_delta(name, header, &message, frame),
             Canary::ChangeBytes => {
                 if let FromSource::Delta { changes, .. } = message
-                    && let Some(at) = changes.iter().position(|change| change.change.is_put())
+                    && let Some(at) = changes.iter().position(|change| is_put(&change))
                 {
-                    let mut frame = frame;
+                    let mut frame = frame.to_vec();
                     // `bytes` lies before the sequence at the end of a record.
                     let after = changes.len() - at - 1;
                     let place = frame.len() - after * orbitkv_wire::inventory::RECORD_BYTES - 12;
@@ -64,7 +68,7 @@ impl World {
             }
             _ => {}
         }
-        Some(frame)
+        Some(frame.to_vec())
     }
 
     fn drop_delta(
@@ -101,22 +105,22 @@ impl World {
         stream: StreamName,
         header: &Header,
         message: &FromSource<'_>,
-        frame: Vec<u8>,
+        frame: &[u8],
     ) -> Vec<u8> {
-        let FromSource::Delta { from, through, changes } = *message else { return frame };
+        let FromSource::Delta { from, through, changes } = *message else { return frame.to_vec() };
         let universe = &self.truth.universe;
         let namespaces: Vec<_> = changes.namespaces().collect();
         let former = (self.tampered.told.iter())
             .find(|(told, _)| told.node == stream.node && told.incarnation != stream.incarnation)
             .map(|(_, key)| *universe.get(*key));
-        let Some(former) = former.filter(|_| changes.iter().any(|change| change.change.is_put())) else {
+        let Some(former) = former.filter(|_| changes.iter().any(|change| is_put(&change))) else {
             if let Some(change) = changes.iter().next()
                 && let Some(key) =
                     universe.find(&namespaces[usize::from(change.namespace)], change.group, change.block)
             {
                 self.tampered.told.insert(stream, key);
             }
-            return frame;
+            return frame.to_vec();
         };
         let mut writer = ChangesWriter::new(orbitkv_wire::bounds::INVENTORY_BODY_BYTES_MAX);
         writer.delta(from, through);
@@ -124,7 +128,7 @@ impl World {
         for change in changes.iter() {
             let namespace = namespaces[usize::from(change.namespace)];
             let block = orbitkv_wire::identity::BlockHash(*change.block);
-            let old = !swapped && change.change.is_put();
+            let old = !swapped && is_put(&change);
             swapped |= old;
             let (namespace, group, block) =
                 if old { (former.namespace, former.group, former.block) } else { (namespace, change.group, block) };

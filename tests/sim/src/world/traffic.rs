@@ -32,6 +32,7 @@ pub(crate) use super::tamper::Tampered;
 /// A dial that was not answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Dial {
+    from: Place,
     stream: StreamId,
     node: NodeId,
     /// An Open that is sent a second time, by nobody.
@@ -159,9 +160,10 @@ impl World {
     fn on_dial_failed(&mut self, name: ConnectionName) {
         let Some(dial) = self.dials.remove(&name) else { return };
         self.ghosts.remove(&name);
-        let Some(place) = self.network.place(name, Side::Requester).filter(|_| dial.ghost.is_none()) else {
+        if dial.ghost.is_some() {
             return;
-        };
+        }
+        let place = dial.from;
         self.counters.count(Counter::DialUnanswered);
         let (jitter, now) = (self.chance.next(), self.now());
         core!(self, place).subscriber.on_dial_failed(dial.stream, jitter, now);
@@ -228,8 +230,7 @@ impl World {
             self.ghosts.remove(&name);
         }
         self.proofs.retain(|(place, _), _| !of(place));
-        let network = &self.network;
-        self.dials.retain(|name, _| network.place(*name, Side::Requester).is_some_and(|place| !of(&place)));
+        self.dials.retain(|_, dial| !of(&dial.from));
     }
 
     /// Hands every whole frame that has arrived to the room at that end.
@@ -299,7 +300,8 @@ impl World {
         let stream = session.stream;
         let fact = session.on_delivered(header)?;
         self.proofs.entry((place, stream)).or_default().on_fact(fact);
-        let Some(frame) = self.tamper(name, stream, header, frame) else { return Ok(()) };
+        let tampered = self.canary.is_some().then(|| self.tamper(name, stream, header, &frame));
+        let Some(frame) = tampered.unwrap_or(Some(frame)) else { return Ok(()) };
         let now = self.now();
         let Core { subscriber, partition, namespaces, .. } = core!(self, place);
         subscriber.on_frame(id(name), &frame, &mut Index { partition, namespaces }, now);
@@ -378,7 +380,7 @@ impl World {
             }
             Mail::Read(waiter, round, node, incarnation, targets) => {
                 let core = core!(self, place);
-                core.subscriber.flush_through(node, incarnation, &targets, now);
+                core.subscriber.flush_through(node, incarnation, &targets);
                 let mut readings = core.subscriber.readings(node, incarnation);
                 if self.canary == Some(Canary::ReadAhead) {
                     readings.iter_mut().for_each(|reading| reading.applied.0 += 1);
@@ -543,7 +545,7 @@ impl World {
                 SubscriberEffect::Dial { stream, address, node, .. } => {
                     let to = self.listener(address);
                     let name = self.network.dial(place, to, &mut self.schedule);
-                    self.dials.insert(name, Dial { stream, node, ghost: None });
+                    self.dials.insert(name, Dial { from: place, stream, node, ghost: None });
                 }
                 SubscriberEffect::Send { connection, bytes } => {
                     self.send_from_requester(place, ConnectionName(connection.0), &bytes)?;
@@ -677,7 +679,7 @@ impl World {
         let to = self.network.place(name, Side::Source);
         let ghost = self.network.dial(place, to, &mut self.schedule);
         let node = open.binding.source.node;
-        let dial = Dial { stream: StreamId(u64::MAX), node, ghost: Some(bytes.into()) };
+        let dial = Dial { from: place, stream: StreamId(u64::MAX), node, ghost: Some(bytes.into()) };
         self.dials.insert(ghost, dial);
         self.ghosts.insert(ghost);
         self.sessions.insert(ghost, Session::new(place, stream, open.clone()));
