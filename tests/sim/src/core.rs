@@ -67,6 +67,8 @@ pub struct Core {
     pub connections: BTreeMap<ConnectionName, Side>,
     /// The map it was told last, whatever it made of it.
     pub map: Option<Rc<MemberMap>>,
+    /// The map whose keys it accepts at a handshake; a fence does not end those.
+    pub known: Option<Rc<MemberMap>>,
     /// What it subscribes to.
     pub scope: Scope,
     /// What was seen of its streams last.
@@ -108,6 +110,7 @@ impl Core {
             permits_out: [Vec::new(), Vec::new()],
             connections: BTreeMap::new(),
             map: None,
+            known: None,
             scope,
             seen: BTreeMap::new(),
             turn_at: None,

@@ -6,6 +6,7 @@
 //! connection is gone, whether the other end reads, and which direction between two hosts is cut.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -47,6 +48,12 @@ pub struct Place {
     pub process: u32,
     /// Its core.
     pub core: u16,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}/{}", self.node, self.process, self.core)
+    }
 }
 
 /// What the network does by itself later.
@@ -150,7 +157,15 @@ impl Pipe {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Carries,
+    /// What is sent goes nowhere, though its ends do not know yet.
+    Dies,
+}
+
 struct Connection {
+    fate: Fate,
     ends: [End; 2],
     /// By the side that receives.
     pipes: [Pipe; 2],
@@ -252,7 +267,7 @@ impl Network {
         let place = to.unwrap_or(Place { node: u16::MAX, process: 0, core: 0 });
         let end = |place| End { place, state: EndState::Opening };
         let connection =
-            Connection { ends: [end(from), end(place)], pipes: [Pipe::new(), Pipe::new()] };
+            Connection { fate: Fate::Carries, ends: [end(from), end(place)], pipes: [Pipe::new(), Pipe::new()] };
         self.connections.insert(name, connection);
         if to.is_some() && !self.is_cut(from.node, place.node) {
             schedule.after(reached, E::from(NetworkEvent::Reached(name)));
@@ -326,6 +341,9 @@ impl Network {
         schedule: &mut Schedule<E>,
     ) -> Flow {
         let to = side.other();
+        if self.connections.get(&name).is_none_or(|connection| connection.fate == Fate::Dies) {
+            return Flow::Writable;
+        }
         let mut bytes: Vec<u8> = parts.concat();
         self.bytes_sent += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -403,8 +421,8 @@ impl Network {
                 schedule.after(RETRANSMIT, E::from(NetworkEvent::Segment(name, side)));
                 return Arrival::Nothing;
             }
-            // What finds no room waits for the reader.
-            if pipe.unread() > receive_bytes {
+            // What finds no room waits for a reader that does not read.
+            if pipe.unread() > receive_bytes && pipe.reads_from > now {
                 break;
             }
             let segment = pipe.flying.pop_front().expect("it was just there");
@@ -489,6 +507,7 @@ impl Network {
         for side in [Side::Requester, Side::Source] {
             let late = Duration::from_micros(self.random.below(300_000));
             if let Some(connection) = self.connections.get_mut(&name) {
+                connection.fate = Fate::Dies;
                 let pipe = &mut connection.pipes[side as usize];
                 let keep = self.random.index(pipe.flying.len() + 1);
                 pipe.flying.truncate(keep);

@@ -94,6 +94,7 @@ pub struct Session {
     tag: Tag,
     phase: Phase,
     frames_sent: u64,
+    snapshots: u64,
     head: Sequence,
     /// Frames that cost credit and were not acknowledged: number and bytes.
     unacknowledged: VecDeque<(u64, u64)>,
@@ -115,6 +116,7 @@ impl Session {
             open,
             phase: Phase::Opened,
             frames_sent: 0,
+            snapshots: 0,
             head: Sequence(0),
             unacknowledged: VecDeque::new(),
             outstanding_bytes: 0,
@@ -221,13 +223,12 @@ impl Session {
                 self.phase = phase;
                 Fact::Other
             }
-            (FromSource::SnapshotBegin { snapshot, after, rows_max, .. }, phase) => {
+            (FromSource::SnapshotBegin { snapshot, after, rows_max, .. }, _) => {
                 if after > head {
                     return Err(fault(format!("a snapshot begins after {after:?}, the head is {head:?}")));
                 }
-                if !matches!(phase, Phase::Opened) {
-                    counters.count(Counter::SnapshotBegunAgain);
-                }
+                counters.add(Counter::SnapshotBegunAgain, u64::from(self.snapshots > 0));
+                self.snapshots += 1;
                 self.phase = Phase::Offered(Staged {
                     snapshot,
                     after,

@@ -21,6 +21,7 @@ enum Fault {
     LoseService,
     WatchGap,
     Leave,
+    Expel,
     SwapAddresses,
 }
 
@@ -40,6 +41,7 @@ const FAULTS: &[Fault] = &[
     Fault::LoseService,
     Fault::WatchGap,
     Fault::Leave,
+    Fault::Expel,
     Fault::SwapAddresses,
 ];
 
@@ -109,6 +111,7 @@ impl World {
                 self.break_watch(node);
             }
             Fault::Leave if self.runs(node) => self.leave(node),
+            Fault::Expel => self.expel(node),
             Fault::SwapAddresses => self.swap_addresses(node, other),
             Fault::Crash | Fault::PauseShort | Fault::PauseLong | Fault::WatchGap | Fault::Leave => {}
         }
@@ -142,6 +145,15 @@ impl World {
         self.schedule.after(Duration::from_millis(20), Event::Exit(process));
         let back = self.chance.micros(&(100_000..=10_000_000));
         self.schedule.after(back, Event::Start(node));
+    }
+
+    /// Somebody takes the record of a live member away.
+    fn expel(&mut self, node: u16) {
+        let name = self.nodes[usize::from(node)].name;
+        if let Some(member) = self.registry.newest().get(name) {
+            self.registry.leave(&name, member.incarnation);
+            self.pump_watches();
+        }
     }
 
     /// Two nodes die, and each comes back where the other was.

@@ -188,7 +188,9 @@ impl World {
         self.happen(event)
     }
 
-    fn report(self, violation: Option<Violation>) -> Report {
+    fn report(mut self, violation: Option<Violation>) -> Report {
+        self.counters.add(Counter::SegmentLost, self.network.lost);
+        self.counters.add(Counter::ReorderedAcrossStreams, self.network.reordered);
         Report {
             seed: self.plan.seed,
             violation,

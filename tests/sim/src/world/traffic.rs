@@ -39,6 +39,36 @@ pub(crate) struct Dial {
     ghost: Option<Rc<[u8]>>,
 }
 
+/// A frame of a source as a line of the log.
+fn source_line(header: &Header, body: &[u8]) -> String {
+    let message = match decode_from_source(header, body) {
+        Ok(FromSource::SnapshotPage { snapshot, number, changes }) => {
+            format!("page {number} of {snapshot}, {} residences", changes.len())
+        }
+        Ok(FromSource::Delta { from, through, changes }) => {
+            format!("delta ({}, {}], {} changes", from.0, through.0, changes.len())
+        }
+        Ok(message) => format!("{message:?}"),
+        Err(error) => format!("nothing: {error}"),
+    };
+    format!("frame {}, head {}, {message}", header.frame, header.head)
+}
+
+/// A frame of a requester as a line of the log.
+fn requester_line(header: &Header, body: &[u8]) -> String {
+    if let Ok(open) = decode_open(header, body) {
+        let source = open.binding.source;
+        return format!(
+            "Open {} of {} {} shard {}, resume {:?}",
+            open.attempt, source.node, source.incarnation, source.shard.0, open.resume
+        );
+    }
+    match decode_from_requester(header, body) {
+        Ok(message) => format!("frame {}, {message:?}", header.frame),
+        Err(error) => format!("nothing: {error}"),
+    }
+}
+
 fn id(name: ConnectionName) -> ConnectionId {
     ConnectionId(name.0)
 }
@@ -113,7 +143,7 @@ impl World {
             return;
         }
         let core = core!(self, place);
-        if core.map.as_ref().is_none_or(|map| map.get(requester_name).is_none()) {
+        if core.known.as_ref().is_none_or(|map| map.get(requester_name).is_none()) {
             self.counters.count(Counter::DialUnknownRequester);
             return;
         }
@@ -185,6 +215,10 @@ impl World {
                     core!(self, place).subscriber.on_dial_failed(dial.stream, jitter, now);
                 }
             } else if core!(self, place).connections.remove(&name).is_some() {
+                let keeps = self.sessions.get(&name).is_some_and(|session| {
+                    self.proofs.get(&(place, session.stream)).is_some_and(|proof| proof.installed.is_some())
+                });
+                self.counters.add(Counter::KeptHints, u64::from(keeps));
                 core!(self, place).subscriber.on_closed(id(name), jitter, now);
             }
             self.end_session(name, Side::Requester);
@@ -347,6 +381,7 @@ impl World {
                     return Ok(());
                 }
                 core.map = Some(Rc::clone(&map));
+                core.known = Some(Rc::clone(&map));
                 if !skips {
                     let Core { subscriber, partition, namespaces, .. } = core;
                     subscriber.on_lower(&map, &mut Index { partition, namespaces }, now);
@@ -531,7 +566,7 @@ impl World {
                 }
                 PublisherEffect::Close { connection, cause } => {
                     let name = ConnectionName(connection.0);
-                    self.say(|| format!("source {place:?} closes {name:?}: {cause}"));
+                    self.say(|| format!("source {place} closes {}: {cause}", name.0));
                     core!(self, place).connections.remove(&name);
                     self.network.close(name, Side::Source, &mut self.schedule);
                     self.end_session(name, Side::Source);
@@ -552,7 +587,7 @@ impl World {
                 }
                 SubscriberEffect::Close { connection, cause } => {
                     let name = ConnectionName(connection.0);
-                    self.say(|| format!("requester {place:?} closes {name:?}: {cause}"));
+                    self.say(|| format!("requester {place} closes {}: {cause}", name.0));
                     core!(self, place).connections.remove(&name);
                     self.network.close(name, Side::Requester, &mut self.schedule);
                     self.end_session(name, Side::Requester);
@@ -586,6 +621,7 @@ impl World {
         };
         self.frames += 1;
         self.frame_bytes += (HEADER_BYTES + body.len()) as u64;
+        self.say(|| format!("{place} says on {}: {}", name.0, source_line(&parsed, body)));
         let World { sessions, counters, truth, nodes, .. } = self;
         if let Some(session) = sessions.get_mut(&name) {
             let namespaces = &nodes[usize::from(place.node)].cores[usize::from(place.core)].namespaces;
@@ -636,6 +672,7 @@ impl World {
         };
         let kind = Kind::from_wire(header.kind);
         self.frame_bytes += bytes.len() as u64;
+        self.say(|| format!("{place} says on {}: {}", name.0, requester_line(&header, &bytes[body.clone()])));
         match kind {
             Some(Kind::Open) => {
                 let open = decode_open(&header, &bytes[body]).map_err(|error| Violation {
