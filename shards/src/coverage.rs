@@ -85,7 +85,8 @@ pub fn merge(asking: Basis, answers: &[CoreCoverage]) -> Merged {
     let oldest_age = answers.iter().map(|answer| answer.oldest_age).max().unwrap_or_default();
     let unavailable = answers.iter().any(|answer| matches!(answer.standing, Standing::Unavailable(_)));
     let mut expecting = answers.iter().filter(|answer| answer.standing != Standing::NoneExpected).peekable();
-    let bare = expecting.peek().is_some() && expecting.all(|answer| answer.standing == Standing::NoneInstalled);
+    let bare =
+        expecting.peek().is_some() && expecting.all(|answer| answer.standing == Standing::NoneInstalled);
     let complete = answers.iter().all(|answer| {
         matches!(answer.standing, Standing::NoneExpected | Standing::Complete)
             && answer.raised
@@ -116,6 +117,8 @@ enum Gate {
     Lowering { revision: u64, missing: BTreeSet<ShardIndex> },
     /// All cores stand at the revision.
     Raised { revision: u64 },
+    /// The snapshot of this revision was found invalid; it may be read again.
+    Invalid { revision: u64 },
 }
 
 impl RaiseGate {
@@ -129,10 +132,15 @@ impl RaiseGate {
         RaiseGate { cores, state: Gate::Unset }
     }
 
-    /// A revision to mail as `lower(revision)` to every core. False if it is not newer than the last: it
-    /// is then not to be mailed.
+    /// A revision to mail as `lower(revision)` to every core. False if it is not newer than the last valid
+    /// one: it is then not to be mailed.
     pub fn lower(&mut self, revision: u64) -> bool {
-        if self.revision().is_some_and(|last| revision <= last) {
+        let late = match self.state {
+            Gate::Unset => false,
+            Gate::Lowering { revision: last, .. } | Gate::Raised { revision: last } => revision <= last,
+            Gate::Invalid { revision: last } => revision < last,
+        };
+        if late {
             return false;
         }
         self.state = Gate::Lowering { revision, missing: (0..self.cores).map(ShardIndex).collect() };
@@ -155,12 +163,21 @@ impl RaiseGate {
         }
     }
 
+    /// The membership snapshot is invalid, as every core is told: the same revision may be lowered to again.
+    pub fn on_membership_invalid(&mut self) {
+        if let Some(revision) = self.revision() {
+            self.state = Gate::Invalid { revision };
+        }
+    }
+
     /// The newest revision lowered to.
     #[must_use]
     pub fn revision(&self) -> Option<u64> {
         match &self.state {
             Gate::Unset => None,
-            Gate::Lowering { revision, .. } | Gate::Raised { revision } => Some(*revision),
+            Gate::Lowering { revision, .. } | Gate::Raised { revision } | Gate::Invalid { revision } => {
+                Some(*revision)
+            }
         }
     }
 }

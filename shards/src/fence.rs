@@ -137,11 +137,7 @@ pub struct AwaitSettings {
 
 impl Default for AwaitSettings {
     fn default() -> Self {
-        AwaitSettings {
-            waiters_max: 64,
-            wait_max: Duration::from_secs(30),
-            pause: Duration::from_millis(10),
-        }
+        AwaitSettings { waiters_max: 64, wait_max: Duration::from_secs(30), pause: Duration::from_millis(10) }
     }
 }
 
@@ -224,7 +220,8 @@ impl Awaits {
         let waiter = WaiterId(self.waiters_made);
         self.waiters_made += 1;
         let deadline = now + self.settings.wait_max;
-        self.waiters.insert(waiter, Await { fence, deadline, round: 0, state: State::Pausing { until: now } });
+        self.waiters
+            .insert(waiter, Await { fence, deadline, round: 0, state: State::Pausing { until: now } });
         self.read(waiter, None);
         Ok(waiter)
     }

@@ -35,7 +35,8 @@ fn said(answers: &[CoreCoverage]) -> Coverage {
     if refusing > 0 || (expecting > 0 && expecting == with_nothing) {
         return Coverage::Unavailable;
     }
-    let sure = count(&|answer| answer.standing == Standing::Complete || answer.standing == Standing::NoneExpected);
+    let sure =
+        count(&|answer| answer.standing == Standing::Complete || answer.standing == Standing::NoneExpected);
     let lowered = count(&|answer| !answer.raised);
     let elsewhere = count(&|answer| (answer.revision, answer.scope_generation) != (7, 3));
     if sure == answers.len() && lowered == 0 && elsewhere == 0 {

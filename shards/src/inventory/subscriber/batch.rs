@@ -169,31 +169,30 @@ impl Batch {
         }
         Ok(())
     }
+}
 
-    /// Compares changes that have been applied before with what they left. Nothing is applied.
-    pub fn check_repeated(
-        &mut self,
-        changes: &Changes<'_>,
-        view: ViewId,
-        index: &Index<'_>,
-    ) -> Result<(), CloseCause> {
-        let listed: Vec<_> = changes.namespaces().collect();
-        for change in changes.iter() {
-            let digest = &listed[usize::from(change.namespace)];
-            let Some(namespace) = index.namespaces.get(digest) else { continue };
-            let key = StateKey { namespace, group: change.group, block: BlockHash(*change.block) };
-            let hash = key_hash(digest, key.group, &key.block);
-            let row = index.partition.row(view, &key, hash, change.medium);
-            let expected = match change.change {
-                WireChange::Put { bytes } => Some((bytes, change.sequence)),
-                WireChange::Delete => None,
-            };
-            if row.is_some_and(|(_, sequence)| sequence == change.sequence) && row != expected {
-                return Err(CloseCause::SequenceConflict { sequence: change.sequence });
-            }
+/// Compares changes that have been applied before with what they left. Nothing is applied.
+pub(super) fn check_repeated(
+    changes: &Changes<'_>,
+    view: ViewId,
+    index: &Index<'_>,
+) -> Result<(), CloseCause> {
+    let listed: Vec<_> = changes.namespaces().collect();
+    for change in changes.iter() {
+        let digest = &listed[usize::from(change.namespace)];
+        let Some(namespace) = index.namespaces.get(digest) else { continue };
+        let key = StateKey { namespace, group: change.group, block: BlockHash(*change.block) };
+        let hash = key_hash(digest, key.group, &key.block);
+        let row = index.partition.row(view, &key, hash, change.medium);
+        let expected = match change.change {
+            WireChange::Put { bytes } => Some((bytes, change.sequence)),
+            WireChange::Delete => None,
+        };
+        if row.is_some_and(|(_, sequence)| sequence == change.sequence) && row != expected {
+            return Err(CloseCause::SequenceConflict { sequence: change.sequence });
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// One change. Its room was reserved, so it cannot be refused.

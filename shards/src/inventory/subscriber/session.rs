@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{FromRequester, Header, Kind, Resume, Tag, append_from_requester};
 
-use super::close::CloseCause;
-use super::snapshot::Bootstrap;
 use super::SubscriberSettings;
+use super::close::CloseCause;
+use super::snapshot::{Bootstrap, Staging};
 use crate::inventory::ConnectionId;
 use crate::time::Moment;
 
@@ -21,6 +21,14 @@ pub(super) enum Phase {
     Bootstrapping(Bootstrap),
     /// The view follows the journal.
     Live,
+}
+
+/// A frame as it was received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame<'a> {
+    pub header: &'a Header,
+    pub body: &'a [u8],
+    pub receipt: Moment,
 }
 
 /// A frame that waits until the ones before it are applied.
@@ -89,6 +97,26 @@ impl Session {
         }
         self.backlog.push_back(waiting);
         Ok(())
+    }
+
+    /// Bytes of the frames that wait.
+    pub fn backlog_bytes(&self) -> u64 {
+        self.backlog.iter().map(|waiting| u64::from(waiting.header.length)).sum()
+    }
+
+    /// Gives the source of a staging time for its next frame.
+    pub fn expect_page(&mut self, settings: &SubscriberSettings, now: Moment) {
+        if let Phase::Bootstrapping(Bootstrap::Staging(staging)) = &mut self.phase {
+            staging.page_due = now + settings.page_wait;
+        }
+    }
+
+    /// The staging, which `what` belongs to.
+    pub fn staging(&mut self, what: &'static str) -> Result<&mut Staging, CloseCause> {
+        match &mut self.phase {
+            Phase::Bootstrapping(Bootstrap::Staging(staging)) => Ok(staging),
+            _ => Err(CloseCause::Unexpected(what)),
+        }
     }
 
     /// A frame has had its effect. Says whether enough credit has gathered for an ACK at once.

@@ -34,17 +34,13 @@ pub(super) struct Offer {
     pub ticket: PermitTicket,
 }
 
-/// What to do with an offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
-    /// It fits beside everything else.
-    Beside,
-    /// It will fit when rows that are being removed are gone.
-    AfterSweep,
-    /// It fits only in place of the owner's present view.
-    Instead,
-    /// It does not fit.
-    Not,
+/// What a source says its snapshot was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Commit {
+    pub snapshot: SnapshotId,
+    pub through: Sequence,
+    pub pages: u32,
+    pub digest: TranscriptDigest,
 }
 
 /// A snapshot or a delta for which there was no room.
@@ -156,12 +152,7 @@ impl Staging {
     }
 
     /// A replayed interval has come, to be applied next.
-    pub fn begin_replay(
-        &mut self,
-        from: Sequence,
-        through: Sequence,
-        body: &[u8],
-    ) -> Result<(), CloseCause> {
+    pub fn begin_replay(&mut self, from: Sequence, through: Sequence, body: &[u8]) -> Result<(), CloseCause> {
         self.continues(from, through)?;
         self.half = Half::Replay;
         self.transcript.absorb(body);
@@ -191,13 +182,8 @@ impl Staging {
     }
 
     /// Whether everything that the commit speaks of is here.
-    pub fn check(
-        &self,
-        snapshot: SnapshotId,
-        through: Sequence,
-        pages: u32,
-        digest: TranscriptDigest,
-    ) -> Result<(), CloseCause> {
+    pub fn check(&self, commit: &Commit) -> Result<(), CloseCause> {
+        let Commit { snapshot, through, pages, digest } = *commit;
         self.ensure(self.snapshot == snapshot, "the commit is of another one")?;
         self.ensure(self.pages == pages, "pages are missing")?;
         self.ensure(self.cursor == through, "the replay does not reach the commit")?;

@@ -6,10 +6,11 @@ use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{ResourceSummary, Resume, SourceStream};
 
 use super::census::{Holding, Tally};
+use super::figures::{OwnerDetail, OwnerState};
 use super::freshness::Freshness;
 use super::session::{Phase, Session};
 use super::snapshot::{Bootstrap, Misfit};
-use crate::index::ViewId;
+use crate::index::{Partition, ViewId};
 use crate::inventory::ConnectionId;
 use crate::time::Moment;
 
@@ -145,5 +146,30 @@ impl Stream {
     /// The connection of its session.
     pub fn connection(&self) -> Option<ConnectionId> {
         self.session().map(|session| session.connection)
+    }
+
+    /// What a listing says of it.
+    pub fn detail(&self, id: StreamId, partition: &Partition) -> OwnerDetail {
+        let state = match &self.link {
+            Link::Resting { .. } => OwnerState::Resting,
+            Link::Queued | Link::Dialing => OwnerState::Dialing,
+            Link::Open(session) => match &session.phase {
+                Phase::Resuming(_) => OwnerState::Resuming,
+                Phase::Bootstrapping(Bootstrap::Staging(_)) => OwnerState::Staging,
+                Phase::Bootstrapping(_) => OwnerState::Bootstrapping,
+                Phase::Live => OwnerState::Live,
+            },
+        };
+        OwnerDetail {
+            stream: id,
+            source: self.source,
+            state,
+            view: self.view.map(|view| (view.snapshot, view.applied)),
+            rows: self.view.map_or(0, |view| partition.view_rows(view.id)),
+            source_head: self.source_head,
+            fresh_at: self.freshness.fresh_at(),
+            misfit: self.misfit.is_some(),
+            summary: self.summary,
+        }
     }
 }
