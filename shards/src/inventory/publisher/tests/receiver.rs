@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest, Sequence, SnapshotId};
 use orbitkv_wire::inventory::{
-    Changes, FromRequester, FromSource, HEADER_BYTES, Kind, Open, OpenRefusal, Resume, Tag, Transcript, WireChange,
-    append_from_requester, append_open, decode_from_source, split_frame,
+    Changes, FromRequester, FromSource, HEADER_BYTES, Kind, Open, OpenRefusal, Resume, Tag, Transcript,
+    WireChange, append_from_requester, append_open, decode_from_source, split_frame,
 };
 
 use super::rig::Shard;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use orbitkv_wire::identity::{
-    BlockHash, ClusterUuid, GroupId, Incarnation, Medium, NamespaceDigest, NodeId, Sequence, SessionId, ShardIndex,
+    BlockHash, ClusterUuid, GroupId, Incarnation, Medium, NamespaceDigest, NodeId, Sequence, SessionId,
+    ShardIndex,
 };
 use orbitkv_wire::inventory::{Binding, Open, Requester, SourceStream};
 use orbitkv_wire::scope::Scope;
@@ -111,7 +112,9 @@ impl Shard {
     }
 
     pub fn puts(&mut self, namespace: u8, numbers: std::ops::Range<u16>) {
-        numbers.for_each(|number| drop(self.put(namespace, number, Medium::Dram)));
+        for number in numbers {
+            self.put(namespace, number, Medium::Dram);
+        }
     }
 
     /// What was resident at a cut, in a scope.
@@ -161,6 +164,7 @@ pub fn small() -> PublisherSettings {
         bytes_per_second: 1_000_000,
         burst_bytes: 20_000,
         connections_max: 8,
+        sessions_max: 6,
         slice_records: 16,
         slice_bytes: 2_000,
     }
