@@ -2,9 +2,13 @@
 
 use std::rc::Rc;
 
-use orbitkv_wire::inventory::{Body, HEADER_BYTES, Kind};
+use orbitkv_wire::inventory::{Body, HEADER_BYTES, Kind, SnapshotCommitBody};
+use orbitkv_wire::layout::Fixed;
 
 use crate::admission::{Permit, Pool};
+
+/// Largest frame without changes.
+pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + SnapshotCommitBody::BYTES;
 
 /// A body that is built once, and charged once to the queue pool for as long as anybody needs it.
 #[derive(Debug)]

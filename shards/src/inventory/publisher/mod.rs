@@ -455,9 +455,13 @@ impl Publisher {
     fn assert_invariants(&self) {
         assert!(self.connections.len() <= self.settings.connections_max);
         debug_assert_eq!(self.scopes.sessions(), self.sessions().count(), "every session holds its scope");
-        debug_assert!(self.life == Life::Registered || self.connections.values().all(|connection| {
-            matches!(connection.state, State::Greeting { .. })
-        }));
+        debug_assert!(
+            self.life == Life::Registered
+                || self
+                    .connections
+                    .values()
+                    .all(|connection| { matches!(connection.state, State::Greeting { .. }) })
+        );
         debug_assert!(
             self.sessions().all(|(_, session)| {
                 session.ledger.outstanding_bytes() <= self.settings.stream_bytes_max
@@ -467,7 +471,6 @@ impl Publisher {
         );
     }
 }
-
 
 /// The session of a connection that has one, borrowing nothing else of the room.
 fn session_of(connections: &mut BTreeMap<ConnectionId, Connection>, id: ConnectionId) -> &mut Session {

@@ -9,7 +9,7 @@ use orbitkv_wire::inventory::{
 };
 
 use super::figures::Figures;
-use super::frame::{Frame, SharedBody};
+use super::frame::{Frame, MESSAGE_BYTES_MAX, SharedBody};
 use super::pacing::Pacing;
 use super::session::Session;
 use super::{PublisherEffect, PublisherSettings};
@@ -84,8 +84,9 @@ impl Outlet {
         stamp: Stamp,
     ) -> bool {
         let body = source_body(message);
-        if !session.ledger.has_credit(HEADER_BYTES + body.bytes.len()) {
-            session.held_back = true;
+        let frame_bytes = HEADER_BYTES + body.bytes.len();
+        debug_assert!(frame_bytes <= MESSAGE_BYTES_MAX);
+        if !session.ledger.has_credit(frame_bytes) {
             return false;
         }
         self.figures.on_encoded(&body);

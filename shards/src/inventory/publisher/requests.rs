@@ -158,7 +158,9 @@ impl Publisher {
         } else if highest.is_some_and(|highest| open.attempt <= highest.highest) {
             Some(OpenRefusal::StaleAttempt)
         } else {
-            None
+            let others =
+                self.sessions().filter(|(_, session)| session.binding.requester.node != requester.node);
+            (others.count() >= self.settings.sessions_max).then_some(OpenRefusal::Busy)
         }
     }
 

@@ -10,7 +10,7 @@ use orbitkv_wire::identity::{NodeId, Sequence, SnapshotId};
 use orbitkv_wire::inventory::{Binding, ResetCause, Resume, Tag};
 use orbitkv_wire::scope::ScopeDigest;
 
-use super::frame::Frame;
+use super::frame::{Frame, MESSAGE_BYTES_MAX};
 use super::ledger::Ledger;
 use super::scan::Scan;
 use super::settings::{LIVENESS_INTERVAL, PERMIT_IDLE, PROGRESS_INTERVAL, RETRY_REST_MAX, RETRY_REST_MIN};
@@ -155,8 +155,8 @@ pub struct Session {
     pub left_at: Moment,
     /// When its cursor was last moved.
     pub moved_at: Moment,
-    /// Since something was due to it, its receiver gave no credit or took no bytes.
-    pub held_back: bool,
+    /// When its receiver last gave no credit or took no bytes, the history had got so far.
+    pub held_through: Sequence,
     /// Snapshots that failed one after the other.
     pub failures: u32,
 }
@@ -187,7 +187,7 @@ impl Session {
             quiet_through: None,
             left_at: now,
             moved_at: now,
-            held_back: false,
+            held_through: Sequence(0),
             failures: 0,
         }
     }
@@ -269,7 +269,6 @@ impl Session {
     fn told(&mut self, through: Sequence, now: Moment) {
         self.moved_at = now;
         self.quiet_through = None;
-        self.held_back = false;
         self.flush_through = self.flush_through.filter(|wanted| *wanted > through);
     }
 
@@ -293,7 +292,7 @@ impl Session {
             Phase::Resting { until } => Some(until),
             Phase::Permitted { idle_since, .. } => Some(idle_since + PERMIT_IDLE),
             // One that has no credit is woken by its acknowledgement.
-            Phase::Following { .. } if !blocked && !self.held_back => {
+            Phase::Following { .. } if !blocked && self.ledger.has_credit(MESSAGE_BYTES_MAX) => {
                 self.quiet_through.map(|_| self.moved_at + PROGRESS_INTERVAL)
             }
             _ => None,

@@ -130,6 +130,8 @@ pub struct PublisherSettings {
     pub burst_bytes: usize,
     /// Connections at a time, greeting ones included.
     pub connections_max: usize,
+    /// Sessions at a time.
+    pub sessions_max: usize,
     /// Records that one turn reads or scans before it yields.
     pub slice_records: usize,
     /// Bytes that one turn encodes before it yields.
@@ -180,6 +182,7 @@ impl PublisherSettings {
             bytes_per_second: bounds.bytes_per_second / u64::from(shards),
             burst_bytes,
             connections_max: 256,
+            sessions_max: 128,
             slice_records: 256,
             slice_bytes: 64 * 1024,
         };
@@ -200,7 +203,8 @@ impl PublisherSettings {
         assert!(self.page_bytes_max <= PAGE_BYTES_MAX);
         assert!(self.delta_records_max <= INTERVAL_RECORDS_MAX, "a delta has a bound of its own");
         assert!(self.delta_records_max > 0 && self.page_records_max > 0 && self.stream_frames_max >= 2);
-        assert!(self.slice_records > 0 && self.slice_bytes > 0 && self.connections_max > 0);
+        assert!(self.slice_records > 0 && self.slice_bytes > 0 && self.sessions_max > 0);
+        assert!(self.sessions_max <= self.connections_max);
         assert!(self.bytes_per_second > 0);
     }
 }

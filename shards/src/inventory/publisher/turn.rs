@@ -10,7 +10,7 @@ use std::time::Duration;
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{FromSource, HEADER_BYTES, ResetCause, Resume};
 
-use super::frame::SharedBody;
+use super::frame::{MESSAGE_BYTES_MAX, SharedBody};
 use super::intervals::{Next, Place, Reading};
 use super::outlet::Stamp;
 use super::residences::{Residences, Source};
@@ -21,9 +21,6 @@ use super::slice::Slice;
 use super::{CloseCause, Life, Publisher, PublisherEffect, Violation, session_of};
 use crate::inventory::ConnectionId;
 use crate::time::Moment;
-
-/// The largest frame without changes, about.
-const MESSAGE_BYTES_MAX: usize = 2 * HEADER_BYTES;
 
 /// What serving one session came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +39,8 @@ struct Turn<'a, 's, R> {
     slice: Slice,
     head: Sequence,
     now: Moment,
+    /// Something became due that this turn has passed already.
+    more: bool,
 }
 
 impl<R> Turn<'_, '_, R> {
@@ -63,21 +62,19 @@ impl Publisher {
         }
         let head = source.journal.head();
         let slice = Slice::new(self.settings.slice_records, self.settings.slice_bytes);
-        let mut turn = Turn { source, slice, head, now };
+        let mut turn = Turn { source, slice, head, now, more: false };
         self.paced_until = None;
         self.pool_waits_until = None;
         self.expose_through(head, now);
         self.expire(now);
         self.beat(turn.stamp());
-        let mut more = self.answer(&mut turn, draw);
-        let (is_paced, has_more) = self.serve_class(Class::Deltas, &mut turn);
-        more |= has_more;
-        if !is_paced {
-            more |= self.serve_class(Class::Snapshots, &mut turn).1;
+        self.answer(&mut turn, draw);
+        if !self.serve_class(Class::Deltas, &mut turn) {
+            self.serve_class(Class::Snapshots, &mut turn);
         }
         self.forget_passed();
         self.assert_invariants();
-        more
+        turn.more
     }
 
     /// Lets what waits for others be encoded once it has waited long enough, fills a delta, or is wanted.
@@ -142,9 +139,8 @@ impl Publisher {
         }
     }
 
-    /// Serves everybody to whom an answer is due; returns whether one has to wait for the next turn's
-    /// draw.
-    fn answer<R: Residences>(&mut self, turn: &mut Turn<'_, '_, R>, draw: u128) -> bool {
+    /// Serves everybody to whom an answer is due. Only one snapshot can be begun with one draw.
+    fn answer<R: Residences>(&mut self, turn: &mut Turn<'_, '_, R>, draw: u128) {
         let mut draw = Some(draw);
         let due: Vec<_> = (self.sessions())
             .filter(|(id, session)| {
@@ -152,7 +148,6 @@ impl Publisher {
             })
             .map(|(id, _)| id)
             .collect();
-        let mut waits_for_draw = false;
         for id in due {
             match &self.session(id).phase {
                 &Phase::Resuming(resume) => self.resume(id, resume, turn),
@@ -167,11 +162,10 @@ impl Publisher {
                         draw = None;
                     }
                 }
-                Phase::Permitted { .. } => waits_for_draw = true,
+                Phase::Permitted { .. } => turn.more = true,
                 Phase::Following { .. } | Phase::Resting { .. } | Phase::Waiting { .. } => {}
             }
         }
-        waits_for_draw
     }
 
     fn resume<R: Residences>(&mut self, id: ConnectionId, resume: Resume, turn: &mut Turn<'_, '_, R>) {
@@ -231,15 +225,16 @@ impl Publisher {
     }
 
     /// Serves the sessions of a class, a frame each and the one served least first, until nothing can
-    /// leave; returns whether pacing stopped it, and whether the slice did.
-    fn serve_class<R: Residences>(&mut self, class: Class, turn: &mut Turn<'_, '_, R>) -> (bool, bool) {
+    /// leave; returns whether pacing stopped it.
+    fn serve_class<R: Residences>(&mut self, class: Class, turn: &mut Turn<'_, '_, R>) -> bool {
         loop {
             let mut due = self.due(class);
             due.sort_unstable();
             let mut has_moved = false;
             for (served_bytes, id) in due {
                 if turn.slice.is_spent() {
-                    return (false, true);
+                    turn.more = true;
+                    return false;
                 }
                 if !self.connections.contains_key(&id) {
                     continue; // it gave way to one before it
@@ -255,11 +250,12 @@ impl Publisher {
                 match served {
                     Served::Moved => has_moved = true,
                     Served::Idle => {}
-                    Served::Paced => return (true, false),
+                    Served::Paced => return true,
                 }
             }
             if !has_moved {
-                return (false, turn.slice.is_spent());
+                turn.more |= turn.slice.is_spent();
+                return false;
             }
         }
     }
@@ -274,7 +270,7 @@ impl Publisher {
                 && session.class(self.exposed) == Some(class)
             {
                 if connection.blocked {
-                    session.held_back = true;
+                    session.held_through = self.exposed;
                 } else {
                     due.push((session.served_bytes.max(floor), id));
                 }
@@ -297,7 +293,6 @@ impl Publisher {
             Next::Quiet { through } if through > told => {
                 let session = self.session(id);
                 session.quiet_through = Some(through);
-                session.held_back = false;
                 let is_due = session.is_progress_due(through, turn.now);
                 if is_due && self.send_message(id, &FromSource::Progress { through }, turn) {
                     self.session(id).tell(through, turn.now);
@@ -307,8 +302,11 @@ impl Publisher {
             Next::Quiet { .. } | Next::NoRoom => Served::Idle,
             Next::HistoryGone => {
                 let session = self.session(id);
-                let cause =
-                    if session.held_back { ResetCause::SlowSubscriber } else { ResetCause::HistoryGone };
+                let cause = if told < session.held_through {
+                    ResetCause::SlowSubscriber
+                } else {
+                    ResetCause::HistoryGone
+                };
                 session.phase = Phase::Resetting { cause, rest: Duration::ZERO };
                 session.quiet_through = None;
                 self.tell_reset(id, cause, Duration::ZERO, turn);
@@ -323,8 +321,8 @@ impl Publisher {
         let Phase::Permitted { stage, .. } = &session.phase else { return Served::Idle };
         match stage {
             Stage::Scanning(scan) if scan.after.0 + 1 < turn.source.journal.oldest().0 => {
-                self.fail_snapshot(id, ResetCause::HistoryGone);
-                Served::Moved
+                self.abort_snapshot(id, ResetCause::HistoryGone, turn);
+                Served::Idle
             }
             Stage::Scanning(_) => self.serve_page(id, turn),
             &Stage::Replaying { cursor, target, .. } if cursor >= target => self.commit(id, cursor, turn),
@@ -368,7 +366,7 @@ impl Publisher {
                 }
                 turn.slice.charge_records(1);
             }
-            Step::Overgrown => self.fail_snapshot(id, ResetCause::Overload),
+            Step::Overgrown => self.abort_snapshot(id, ResetCause::Overload, turn),
         }
         Served::Moved
     }
@@ -390,8 +388,8 @@ impl Publisher {
             }
             Next::Quiet { .. } | Next::NoRoom => return Served::Idle,
             Next::HistoryGone => {
-                self.fail_snapshot(id, ResetCause::HistoryGone);
-                return Served::Moved;
+                self.abort_snapshot(id, ResetCause::HistoryGone, turn);
+                return Served::Idle;
             }
         };
         let served = self.send_shared(id, &body, turn);
@@ -431,6 +429,7 @@ impl Publisher {
         session.failures = 0;
         session.served_bytes = 0;
         session.follow(through, turn.now);
+        turn.more = true; // deltas were served before
         Served::Moved
     }
 
@@ -442,6 +441,19 @@ impl Publisher {
         session.failures += 1;
         self.outlet.figures.snapshots_failed += 1;
         self.effect(PublisherEffect::ReturnPermit(ticket));
+    }
+
+    /// As [`Publisher::fail_snapshot`], and tells so at once if it can.
+    fn abort_snapshot<R: Residences>(
+        &mut self,
+        id: ConnectionId,
+        cause: ResetCause,
+        turn: &mut Turn<'_, '_, R>,
+    ) {
+        self.fail_snapshot(id, cause);
+        if let Phase::Resetting { cause, rest } = self.session(id).phase {
+            self.tell_reset(id, cause, rest, turn);
+        }
     }
 
     /// What comes next for a session at `from`; makes room in the pool once if there is none.
@@ -488,9 +500,10 @@ impl Publisher {
 
     /// Whether a frame of `bytes` may leave: its receiver has credit, and pacing lets it go.
     fn may_leave(&mut self, id: ConnectionId, bytes: usize, now: Moment) -> Served {
+        let exposed = self.exposed;
         let session = self.session(id);
         if !session.ledger.has_credit(bytes) {
-            session.held_back = true;
+            session.held_through = exposed;
             return Served::Idle;
         }
         let ready_at = self.outlet.pacing.ready_at(bytes);
