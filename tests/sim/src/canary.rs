@@ -36,8 +36,8 @@ pub enum Canary {
     ReadAhead,
     /// A blocked sender is never told to go on.
     NeverRelieve,
-    /// A source is not told that a connection is gone.
-    ForgetClosed,
+    /// A permit that a core gives back is lost in the mail.
+    LoseReturn,
 }
 
 impl Canary {
@@ -58,7 +58,7 @@ impl Canary {
         Canary::AskOneCore,
         Canary::ReadAhead,
         Canary::NeverRelieve,
-        Canary::ForgetClosed,
+        Canary::LoseReturn,
     ];
 
     /// Its name on the command line.
@@ -80,7 +80,7 @@ impl Canary {
             Canary::AskOneCore => "ask-one-core",
             Canary::ReadAhead => "read-ahead",
             Canary::NeverRelieve => "never-relieve",
-            Canary::ForgetClosed => "forget-closed",
+            Canary::LoseReturn => "lose-return",
         }
     }
 
@@ -94,8 +94,8 @@ impl Canary {
     #[must_use]
     pub fn found_by(self) -> Oracle {
         match self {
-            Canary::DropDelta | Canary::ScanSkips => Oracle::Complete,
-            Canary::ChangeBytes | Canary::OldSession => Oracle::Rows,
+            Canary::DropDelta | Canary::ScanSkips | Canary::OldSession => Oracle::Complete,
+            Canary::ChangeBytes => Oracle::Rows,
             Canary::ScanLies => Oracle::Source,
             Canary::SkipRetire | Canary::OutliveLease => Oracle::Fenced,
             Canary::ForgeProgress => Oracle::Watermark,
@@ -105,7 +105,7 @@ impl Canary {
             Canary::AskOneCore => Oracle::Absence,
             Canary::ReadAhead => Oracle::Await,
             Canary::NeverRelieve => Oracle::Convergence,
-            Canary::ForgetClosed => Oracle::Conservation,
+            Canary::LoseReturn => Oracle::Conservation,
         }
     }
 }

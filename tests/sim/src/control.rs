@@ -12,6 +12,7 @@ use orbitkv_shards::coverage::RaiseGate;
 use orbitkv_shards::members::{Local, Member, MemberMap};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{ClusterUuid, Incarnation, NodeId, ShardIndex};
+use orbitkv_wire::scope::Scope;
 
 use crate::canary::Canary;
 use crate::counters::{Counter, Counters};
@@ -98,7 +99,7 @@ pub struct Control {
     standing: Standing,
     gate: RaiseGate,
     attempt: u64,
-    map: Option<Rc<MemberMap>>,
+    scope_generation: u64,
     canary: Option<Canary>,
 }
 
@@ -123,7 +124,7 @@ impl Control {
             standing: Standing::Left,
             gate: RaiseGate::new(shards),
             attempt: 0,
-            map: None,
+            scope_generation: 1,
             canary,
         };
         let actions = control.read_epoch(incarnation);
@@ -139,11 +140,6 @@ impl Control {
         }
     }
 
-    /// The map the cores were mailed last.
-    #[must_use]
-    pub fn map(&self) -> Option<&Rc<MemberMap>> {
-        self.map.as_ref()
-    }
 
     fn mail_all(&self, mail: &Mail) -> impl Iterator<Item = Action> {
         (0..self.shards).map(|core| Action::Mail(ShardIndex(core), mail.clone())).collect::<Vec<_>>().into_iter()
@@ -243,7 +239,6 @@ impl Control {
         if !self.gate.lower(map.revision) {
             return Vec::new();
         }
-        self.map = Some(Rc::clone(&map));
         let mut actions: Vec<_> = self.mail_all(&Mail::Lower(Rc::clone(&map))).collect();
         if self.canary == Some(Canary::RaiseEarly) {
             actions.extend(self.mail_all(&Mail::MayRaise(map.revision)));
@@ -302,8 +297,14 @@ impl Control {
         let missing = (0..self.shards).map(ShardIndex).collect();
         self.standing = Standing::Restarting { incarnation: next_life, missing };
         self.gate = RaiseGate::new(self.shards);
-        self.map = None;
         self.mail_all(&Mail::Fence).chain(self.mail_all(&Mail::NewLife(next_life))).collect()
+    }
+
+    /// The operator subscribes to something else.
+    #[must_use]
+    pub fn subscribe(&mut self, scope: &Scope) -> Vec<Action> {
+        self.scope_generation += 1;
+        self.mail_all(&Mail::Scope(scope.clone(), self.scope_generation)).collect()
     }
 
     /// The operator wants the node to leave.
@@ -339,7 +340,9 @@ impl Control {
                 ]
             }
             (Reminder::Deadline(incarnation), Standing::Member { local, deadline })
-                if incarnation == local.incarnation && now >= deadline =>
+                if incarnation == local.incarnation
+                    && now >= deadline
+                    && self.canary != Some(Canary::OutliveLease) =>
             {
                 counters.count(Counter::FencedByDeadline);
                 self.fence(next_life)

@@ -1,7 +1,7 @@
 //! A core of a simulated node: the production rooms of both ends, a stock that stands for residency, and
 //! what a core's loop knows beside them. It holds rooms and lets them take turns; the world moves bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -73,6 +73,8 @@ pub struct Core {
     pub scope: Scope,
     /// What was seen of its streams last.
     pub seen: BTreeMap<StreamId, (SnapshotId, Sequence)>,
+    /// Views that it gave up: only another snapshot may follow.
+    pub withdrawn: BTreeSet<SnapshotId>,
     /// Its next turn.
     pub turn_at: Option<Moment>,
     /// Whether the next turn after a restart still has to tell control that everything is put again.
@@ -113,6 +115,7 @@ impl Core {
             known: None,
             scope,
             seen: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
             turn_at: None,
             restarting: None,
             settings,
@@ -157,6 +160,7 @@ fn settings(plan: &Plan) -> (PublisherSettings, SubscriberSettings) {
         bytes_per_second: rooms.pace_bytes_per_s,
         burst_bytes: 2 * frame_bytes,
         connections_max: 256,
+        sessions_max: 128,
         slice_records: 64,
         slice_bytes: 2 * frame_bytes,
     };

@@ -84,12 +84,18 @@ counters! {
     LeaseExpired,
     /// A watch had a gap and was repaired from a snapshot.
     WatchGap,
+    /// Somebody took a live member's record away.
+    Expelled,
+    /// A node subscribed to something else.
+    ScopeChanged,
     /// A node started on the address of another one.
     EndpointReuse,
     /// A registration was refused.
     RegistrationRefused,
     /// Cores of a node stood at different revisions when asked.
     MixedRevisions,
+    /// Cores of a node stood at different scopes when asked.
+    MixedScopes,
 
     // Load.
     /// A put began a residence in DRAM.
@@ -146,6 +152,10 @@ counters! {
     Resumed,
     /// Reset: the history is gone.
     ResetHistoryGone,
+    /// The history a scan began with was gone before its end.
+    OverrunInScan,
+    /// The history a replay needs was gone before its end.
+    OverrunInReplay,
     /// Reset: the subscriber was slow.
     ResetSlowSubscriber,
     /// Refused: that incarnation is not in the source's map.

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use orbitkv_shards::coverage::{Basis, CoreCoverage};
+use orbitkv_shards::coverage::CoreCoverage;
 use orbitkv_shards::fence::{Reading, WaiterId};
 use orbitkv_shards::inventory::PermitTicket;
 use orbitkv_shards::members::{Local, MemberMap};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
+use orbitkv_wire::scope::Scope;
 
 use crate::oracle::answers::{Cut, Shown};
 use crate::random::Random;
@@ -44,6 +45,8 @@ pub enum Mail {
     MayRaise(u64),
     /// Control: no map can be believed.
     MembershipInvalid,
+    /// Control: subscribe to this, which is a scope of that number.
+    Scope(Scope, u64),
     /// Control: this life is over.
     Fence,
     /// Control: put everything again under this life.
@@ -89,8 +92,6 @@ pub struct Part {
     pub core: ShardIndex,
     /// What its part is worth.
     pub coverage: CoreCoverage,
-    /// What it stands at itself.
-    pub basis: Basis,
     /// What it shows of each key, and whether the list was cut.
     pub found: Vec<(Vec<Shown>, bool)>,
     /// The watermarks it answered at.

@@ -572,16 +572,4 @@ impl Network {
         let both = |connection: &Connection| connection.ends.iter().all(|end| end.state == EndState::Open);
         self.connections.iter().filter(|(_, connection)| both(connection)).map(|(&name, _)| name).collect()
     }
-
-    /// Connections that are not gone on both sides.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.connections.is_empty()
-    }
 }

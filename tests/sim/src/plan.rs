@@ -123,6 +123,17 @@ pub struct Plan {
     pub await_gap_us: RangeInclusive<u64>,
 }
 
+impl ScopePlan {
+    /// Mostly everything, sometimes some of the namespaces, sometimes none.
+    pub fn draw(random: &mut Random, namespaces: usize) -> ScopePlan {
+        match random.below(10) {
+            0 => ScopePlan::None,
+            1..=3 => ScopePlan::Some((0..namespaces).filter(|_| random.chance(500)).collect()),
+            _ => ScopePlan::All,
+        }
+    }
+}
+
 impl Plan {
     /// What `seed` stands for.
     #[must_use]
@@ -241,7 +252,7 @@ impl Plan {
         (shards.into_iter().enumerate())
             .map(|(number, shards)| NodePlan {
                 shards,
-                scope: Plan::scope(random, namespaces),
+                scope: ScopePlan::draw(random, namespaces),
                 index_bytes: if tight && random.chance(500) {
                     let wanted = resident_max * count as u64 * 88;
                     u64::from(shards.max(4)) * (2 * INDEX_BYTES_MIN + journal_records as u64 * 88 + random.below(wanted))
@@ -257,14 +268,6 @@ impl Plan {
                 },
             })
             .collect()
-    }
-
-    fn scope(random: &mut Random, namespaces: usize) -> ScopePlan {
-        match random.below(10) {
-            0 => ScopePlan::None,
-            1..=3 => ScopePlan::Some((0..namespaces).filter(|_| random.chance(500)).collect()),
-            _ => ScopePlan::All,
-        }
     }
 
     fn weather(random: &mut Random) -> Weather {

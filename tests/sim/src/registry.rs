@@ -44,12 +44,6 @@ impl Registry {
         Registry { revision: 0, members: BTreeMap::new(), epochs: BTreeMap::new(), history: vec![empty], lease }
     }
 
-    /// How long a lease lasts from the service's receipt of a renewal.
-    #[must_use]
-    pub fn lease(&self) -> Duration {
-        self.lease
-    }
-
     /// The epoch of the last registration of `node`; 0 if it never was registered.
     #[must_use]
     pub fn epoch(&self, node: &NodeId) -> u64 {

@@ -50,18 +50,6 @@ impl<E> Schedule<E> {
         self.now = planned.at;
         Some(planned.event)
     }
-
-    /// Events planned.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Whether nothing is planned.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
-    }
 }
 
 impl<E> Default for Schedule<E> {

@@ -6,9 +6,10 @@
 
 use std::collections::VecDeque;
 
+use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{
-    Changes, FromRequester, FromSource, HEADER_BYTES, Header, Kind, Open, Tag, Transcript, WireChange,
+    Changes, FromRequester, FromSource, HEADER_BYTES, Header, Kind, Open, ResetCause, Tag, Transcript, WireChange,
     decode_from_source,
 };
 use orbitkv_wire::scope::Scope;
@@ -124,6 +125,12 @@ impl Session {
             facts: VecDeque::new(),
             delivered: 0,
         }
+    }
+
+    /// Whether the source has given the session anything but a refusal.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        self.frames_sent > 0
     }
 
     /// Whether a snapshot is between its acceptance and its end.
@@ -310,7 +317,14 @@ impl Session {
                 self.phase = phase;
                 Fact::Other
             }
-            (FromSource::ResetRequired { .. }, _) => {
+            (FromSource::ResetRequired { cause }, phase) => {
+                if cause == ResetCause::HistoryGone {
+                    match phase {
+                        Phase::Scanning(_) => counters.count(Counter::OverrunInScan),
+                        Phase::Replaying(_) => counters.count(Counter::OverrunInReplay),
+                        _ => {}
+                    }
+                }
                 self.phase = Phase::Opened;
                 Fact::Reset
             }
@@ -409,7 +423,10 @@ impl Session {
                 hold(Oracle::Credits, consumed_frame <= delivered, || {
                     format!("frame {consumed_frame} is acknowledged, {delivered} were delivered")
                 })?;
-                self.consumed = self.consumed.max(consumed_frame);
+                hold(Oracle::Bounds, consumed_frame > self.consumed, || {
+                    format!("an idle session acknowledges frame {consumed_frame} again")
+                })?;
+                self.consumed = consumed_frame;
                 while let Some(&(frame, bytes)) = self.unacknowledged.front()
                     && frame <= self.consumed
                 {
@@ -458,6 +475,9 @@ pub struct Proof {
     /// The view that is whole, and how far it is known.
     pub installed: Option<(SnapshotId, Sequence)>,
     staging: Option<(SnapshotId, Sequence)>,
+    /// Heads that frames have named and that are not known to be reached, with their receipt.
+    heads: VecDeque<(Sequence, Moment)>,
+    fresh_at: Option<Moment>,
 }
 
 impl Proof {
@@ -492,6 +512,23 @@ impl Proof {
             Fact::Reset => self.staging = None,
             Fact::Page(_) | Fact::Refused | Fact::Other => {}
         }
+    }
+
+    /// A frame with this head has been received.
+    pub fn on_head(&mut self, head: Sequence, receipt: Moment) {
+        if self.heads.back().is_some_and(|(last, _)| *last == head) {
+            self.heads.pop_back();
+        }
+        self.heads.push_back((head, receipt));
+    }
+
+    /// When the newest frame was received whose head is reached by a view applied through `applied`.
+    pub fn fresh_at(&mut self, applied: Sequence) -> Option<Moment> {
+        while let Some(&(_, receipt)) = self.heads.front().filter(|(head, _)| *head <= applied) {
+            self.fresh_at = self.fresh_at.max(Some(receipt));
+            self.heads.pop_front();
+        }
+        self.fresh_at
     }
 
     /// A session has ended: a snapshot does not go on in the next.

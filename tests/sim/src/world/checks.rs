@@ -38,6 +38,7 @@ impl World {
                 changed.push((owner.stream, owner.source, seen, owner.view));
             }
         }
+        self.check_freshness(place)?;
         for (id, source, seen, view) in changed {
             let name = StreamName {
                 node: self.number(source.node),
@@ -55,6 +56,32 @@ impl World {
         Ok(())
     }
 
+    /// No view is called fresher than its newest frame that it has caught up with.
+    fn check_freshness(&mut self, place: Place) -> Verdict {
+        let now = self.now();
+        let World { nodes, proofs, .. } = self;
+        let core = &nodes[usize::from(place.node)].cores[usize::from(place.core)];
+        let complete = core.subscriber.coverage(now).standing == Standing::Complete;
+        for owner in core.subscriber.owners(None, usize::MAX, &core.partition) {
+            let Some((_, applied)) = owner.view else { continue };
+            let stream = StreamName {
+                node: super::number_of(owner.source.node),
+                incarnation: owner.source.incarnation,
+                shard: owner.source.shard,
+            };
+            let Some(proof) = proofs.get_mut(&(place, stream)) else { continue };
+            let fresh_at = proof.fresh_at(applied);
+            hold(Oracle::Complete, owner.fresh_at <= fresh_at, || {
+                format!("{place} calls {stream:?} fresh at {:?}, it was at {fresh_at:?}", owner.fresh_at)
+            })?;
+            let old = fresh_at.is_none_or(|fresh_at| now - fresh_at > core.settings.1.freshness);
+            hold(Oracle::Complete, !(complete && old), || {
+                format!("{place} is complete with {stream:?}, which was fresh at {fresh_at:?}")
+            })?;
+        }
+        Ok(())
+    }
+
     fn check_view(
         &mut self,
         place: Place,
@@ -64,8 +91,14 @@ impl World {
     ) -> Verdict {
         let Some((snapshot, applied)) = view else {
             self.counters.count(Counter::Withdrawn);
+            let core = &mut self.nodes[usize::from(place.node)].cores[usize::from(place.core)];
+            core.withdrawn.extend(seen.map(|(snapshot, _)| snapshot));
             return Ok(());
         };
+        let core = &self.nodes[usize::from(place.node)].cores[usize::from(place.core)];
+        hold(Oracle::Watermark, !core.withdrawn.contains(&snapshot), || {
+            format!("{place} shows {snapshot} of {stream:?} again, which it had withdrawn")
+        })?;
         let proved = self.proofs.get(&(place, stream)).is_some_and(|proof| proof.covers(snapshot, applied));
         hold(Oracle::Watermark, proved, || {
             let proof = self.proofs.get(&(place, stream));
@@ -100,6 +133,18 @@ impl World {
         keys.sort_unstable();
         keys.dedup();
         Looked { truth, core, stream, closeness: Closeness::At(applied) }.judge(&keys)
+    }
+
+    /// Compares everything that one core of chance holds.
+    pub(crate) fn check_some_core(&mut self) -> Verdict {
+        let node = self.chance.index(self.nodes.len());
+        let cores = self.nodes[node].cores.len() as u64;
+        if cores == 0 {
+            return Ok(());
+        }
+        let core = self.chance.below(cores) as u16;
+        let place = Place { node: node as u16, process: self.nodes[node].process, core };
+        self.check_whole_core(place, Closeness::Mixed)
     }
 
     /// Compares everything a core holds of every stream.

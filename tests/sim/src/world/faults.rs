@@ -7,6 +7,7 @@ use crate::control::Control;
 use crate::counters::Counter;
 use crate::event::Event;
 use crate::network::Side;
+use crate::plan::ScopePlan;
 
 /// What can go wrong.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,7 @@ enum Fault {
     WatchGap,
     Leave,
     Expel,
+    ChangeScope,
     SwapAddresses,
 }
 
@@ -42,6 +44,7 @@ const FAULTS: &[Fault] = &[
     Fault::WatchGap,
     Fault::Leave,
     Fault::Expel,
+    Fault::ChangeScope,
     Fault::SwapAddresses,
 ];
 
@@ -112,8 +115,14 @@ impl World {
             }
             Fault::Leave if self.runs(node) => self.leave(node),
             Fault::Expel => self.expel(node),
+            Fault::ChangeScope if self.runs(node) => self.change_scope(node),
             Fault::SwapAddresses => self.swap_addresses(node, other),
-            Fault::Crash | Fault::PauseShort | Fault::PauseLong | Fault::WatchGap | Fault::Leave => {}
+            Fault::Crash
+            | Fault::PauseShort
+            | Fault::PauseLong
+            | Fault::WatchGap
+            | Fault::Leave
+            | Fault::ChangeScope => {}
         }
     }
 
@@ -147,10 +156,20 @@ impl World {
         self.schedule.after(back, Event::Start(node));
     }
 
+    fn change_scope(&mut self, node: u16) {
+        self.counters.count(Counter::ScopeChanged);
+        let plan = ScopePlan::draw(&mut self.chance, self.plan.load.namespaces);
+        let scope = self.scope(&plan);
+        self.nodes[usize::from(node)].plan.scope = plan;
+        let process = self.process(node);
+        self.with_control(process, |control: &mut Control, _, _, _| control.subscribe(&scope));
+    }
+
     /// Somebody takes the record of a live member away.
     fn expel(&mut self, node: u16) {
         let name = self.nodes[usize::from(node)].name;
         if let Some(member) = self.registry.newest().get(name) {
+            self.counters.count(Counter::Expelled);
             self.registry.leave(&name, member.incarnation);
             self.pump_watches();
         }

@@ -10,12 +10,11 @@ mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::rc::Rc;
 use std::time::Duration;
 
 use orbitkv_shards::members::MemberMap;
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::identity::{ClusterUuid, NodeId, ShardIndex};
+use orbitkv_wire::identity::{ClusterUuid, Incarnation, NodeId, ShardIndex};
 
 use crate::canary::Canary;
 use crate::control::Control;
@@ -83,6 +82,9 @@ pub(crate) enum Part {
     Liveness,
 }
 
+/// Between two looks at everything that a core holds.
+const WHOLE_CHECK_EVENTS: u64 = 128;
+
 /// Everything.
 pub struct World {
     pub(crate) plan: Plan,
@@ -106,6 +108,8 @@ pub struct World {
     /// Dials whose answer is not there: which stream of which core.
     pub(crate) dials: BTreeMap<ConnectionName, traffic::Dial>,
     pub(crate) proofs: BTreeMap<(Place, StreamName), Proof>,
+    /// The newest session that a source has admitted: of whom, by which attempt, on which connection.
+    pub(crate) accepted: BTreeMap<(StreamName, Incarnation), (u64, ConnectionName)>,
     pub(crate) tampered: traffic::Tampered,
     pub(crate) questions: BTreeMap<u64, Question>,
     pub(crate) syncs: BTreeMap<u64, questions::Sync>,
@@ -155,6 +159,7 @@ impl World {
             ghosts: BTreeSet::new(),
             dials: BTreeMap::new(),
             proofs: BTreeMap::new(),
+            accepted: BTreeMap::new(),
             tampered: traffic::Tampered::default(),
             questions: BTreeMap::new(),
             syncs: BTreeMap::new(),
@@ -185,7 +190,11 @@ impl World {
         let event = self.schedule.next_event().expect("load and renewals never end");
         self.events += 1;
         self.history.note(self.now().0);
-        self.happen(event)
+        self.happen(event)?;
+        if self.events.is_multiple_of(WHOLE_CHECK_EVENTS) && self.plan.faults.is_some() {
+            return self.check_some_core();
+        }
+        Ok(())
     }
 
     fn report(mut self, violation: Option<Violation>) -> Report {
@@ -385,11 +394,6 @@ impl Node {
             hears_service: true,
             wanted: true,
         }
-    }
-
-    /// The map that control believes.
-    pub fn map(&self) -> Option<&Rc<MemberMap>> {
-        self.control.as_ref().and_then(Control::map)
     }
 
     pub fn core(&self, shard: ShardIndex) -> &Core {

@@ -165,7 +165,7 @@ impl World {
             }
             found.push((shown, out[0].truncated));
         }
-        Ok(Part { core: ShardIndex(place.core), coverage, basis: basis_of(&coverage), found, cuts })
+        Ok(Part { core: ShardIndex(place.core), coverage, found, cuts })
     }
 
     pub(crate) fn on_answer(&mut self, place: Place, number: u64, part: Part) -> Verdict {
@@ -195,6 +195,8 @@ impl World {
         judge_merge(question.basis, &answers, &merged)?;
         let mixed = answers.iter().any(|answer| answer.revision != question.basis.revision);
         self.counters.add(Counter::MixedRevisions, u64::from(mixed));
+        let mixed = answers.iter().any(|answer| answer.scope_generation != question.basis.scope_generation);
+        self.counters.add(Counter::MixedScopes, u64::from(mixed));
         let truncated = question.parts.iter().flat_map(|part| &part.found).any(|(_, truncated)| *truncated);
         self.counters.add(Counter::ReplicasTruncated, u64::from(truncated));
         match merged.coverage {

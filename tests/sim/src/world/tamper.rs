@@ -22,6 +22,15 @@ pub(crate) struct Tampered {
     told: BTreeMap<StreamName, KeyId>,
     /// Connections that had their forged frame.
     done: BTreeSet<ConnectionName>,
+    /// Nodes that have lost a returned permit.
+    lost: BTreeSet<u16>,
+}
+
+impl Tampered {
+    /// Whether a returned permit is lost now: the first of each node.
+    pub(crate) fn lose_return(&mut self, node: u16) -> bool {
+        self.lost.insert(node)
+    }
 }
 
 fn is_put(change: &ChangeRef<'_>) -> bool {

@@ -10,7 +10,7 @@ use orbitkv_shards::inventory::{ConnectionId, PermitTicket};
 use orbitkv_shards::members::Local;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::INVENTORY_FRAME_BYTES_MAX;
-use orbitkv_wire::identity::{NodeId, SessionId, ShardIndex};
+use orbitkv_wire::identity::{NodeId, Sequence, SessionId, ShardIndex};
 use orbitkv_wire::inventory::{
     FromSource, HEADER_BYTES, Header, Kind, decode_from_requester, decode_from_source, decode_open,
     split_frame,
@@ -223,9 +223,7 @@ impl World {
             }
             self.end_session(name, Side::Requester);
         } else if core!(self, place).connections.remove(&name).is_some() {
-            if self.canary != Some(Canary::ForgetClosed) {
-                core!(self, place).publisher.on_closed(id(name), now);
-            }
+            core!(self, place).publisher.on_closed(id(name), now);
             self.end_session(name, Side::Source);
         }
         self.wake(place);
@@ -333,10 +331,12 @@ impl World {
         let Some(session) = self.sessions.get_mut(&name) else { return Ok(()) };
         let stream = session.stream;
         let fact = session.on_delivered(header)?;
-        self.proofs.entry((place, stream)).or_default().on_fact(fact);
+        let now = self.now();
+        let proof = self.proofs.entry((place, stream)).or_default();
+        proof.on_fact(fact);
+        proof.on_head(Sequence(header.head), now);
         let tampered = self.canary.is_some().then(|| self.tamper(name, stream, header, &frame));
         let Some(frame) = tampered.unwrap_or(Some(frame)) else { return Ok(()) };
-        let now = self.now();
         let Core { subscriber, partition, namespaces, .. } = core!(self, place);
         subscriber.on_frame(id(name), &frame, &mut Index { partition, namespaces }, now);
         self.check_core(place)
@@ -375,8 +375,12 @@ impl World {
         match mail {
             Mail::Lower(map) => {
                 let revision = map.revision;
-                let skips = self.canary == Some(Canary::SkipRetire) && shard.0 == 0 && revision > 4;
+                let planted = self.canary == Some(Canary::SkipRetire);
                 let core = core!(self, place);
+                let lost = core.map.as_ref().is_some_and(|before| {
+                    before.members().iter().any(|member| !map.has(member.node, member.incarnation))
+                });
+                let skips = planted && lost;
                 if !matches!(core.life, Life::Member { .. }) {
                     return Ok(());
                 }
@@ -391,6 +395,11 @@ impl World {
             }
             Mail::MayRaise(revision) => core!(self, place).subscriber.on_may_raise(revision),
             Mail::MembershipInvalid => core!(self, place).subscriber.on_membership_invalid(now),
+            Mail::Scope(scope, generation) => {
+                let Core { subscriber, partition, namespaces, scope: own, .. } = core!(self, place);
+                *own = scope.clone();
+                subscriber.on_scope(scope, generation, &mut Index { partition, namespaces }, now);
+            }
             Mail::Fence => self.fence_core(place),
             Mail::NewLife(incarnation) => {
                 self.fence_core(place);
@@ -470,6 +479,10 @@ impl World {
     }
 
     fn on_return(&mut self, place: Place, pool: Pool, shard: ShardIndex, ticket: PermitTicket) {
+        let loses = self.canary == Some(Canary::LoseReturn) && self.part == super::Part::Liveness;
+        if loses && self.tampered.lose_return(place.node) {
+            return;
+        }
         let applicant = Applicant { shard, ticket };
         let third = self.canary == Some(Canary::ThirdPermit);
         let core = core!(self, place);
@@ -622,6 +635,7 @@ impl World {
         self.frames += 1;
         self.frame_bytes += (HEADER_BYTES + body.len()) as u64;
         self.say(|| format!("{place} says on {}: {}", name.0, source_line(&parsed, body)));
+        self.check_admission(place, name, &parsed)?;
         let World { sessions, counters, truth, nodes, .. } = self;
         if let Some(session) = sessions.get_mut(&name) {
             let namespaces = &nodes[usize::from(place.node)].cores[usize::from(place.core)].namespaces;
@@ -636,6 +650,30 @@ impl World {
             core!(self, place).publisher.on_blocked(id(name));
         }
         Ok(())
+    }
+
+    /// A source speaks to members only, as one itself, and only in the newest session it has admitted.
+    fn check_admission(&mut self, place: Place, name: ConnectionName, header: &Header) -> Verdict {
+        let Some(session) = self.sessions.get(&name) else { return Ok(()) };
+        if Kind::from_wire(header.kind) == Some(Kind::OpenRefused) {
+            return Ok(());
+        }
+        let (stream, requester) = (session.stream, session.open.binding.requester);
+        let (attempt, is_first) = (session.open.attempt, !session.is_served());
+        let core = core!(self, place);
+        let known = core.map.as_ref().is_some_and(|map| map.has(requester.node, requester.incarnation));
+        let own = core.stock.stream() == stream;
+        hold(Oracle::Fenced, known && own && self.is_member(place), || {
+            format!("{place} serves {requester:?}: a member {known}, of this life {own}")
+        })?;
+        let newest = self.accepted.entry((stream, requester.incarnation)).or_insert((0, name));
+        if is_first {
+            hold(Oracle::Source, attempt > newest.0, || {
+                format!("{place} admits attempt {attempt} of {requester:?} after {}", newest.0)
+            })?;
+            *newest = (attempt, name);
+        }
+        hold(Oracle::Source, newest.1 == name, || format!("{place} serves a session that was replaced"))
     }
 
     fn count_source_frame(&mut self, header: &Header, body: &[u8], place: Place) {
