@@ -176,8 +176,7 @@ impl Control {
                 // Half the lease, from the moment its first request was sent.
                 let deadline = sent + self.lease / 2;
                 self.standing = Standing::Member { local, deadline };
-                let mut actions: Vec<_> = self.mail_all(&Mail::Registered(local)).collect();
-                actions.extend(self.mail_all(&Mail::Deadline(deadline)));
+                let mut actions: Vec<_> = self.mail_all(&Mail::Registered(local, deadline)).collect();
                 actions.push(Action::Watch(map.revision));
                 actions.push(Action::Ask(Request::Renew(local.incarnation, now)));
                 actions.push(Action::Remind(self.lease / 8, Reminder::Renew(local.incarnation)));

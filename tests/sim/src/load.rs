@@ -72,7 +72,8 @@ impl Load {
         (0..touches).map(|_| self.touch(universe)).collect()
     }
 
-    fn touch(&mut self, universe: &mut Universe) -> Touch {
+    /// One thing that an engine does.
+    pub fn touch(&mut self, universe: &mut Universe) -> Touch {
         let repeats = !self.hot.is_empty() && self.random.chance(self.plan.repeat_permille);
         let key = if repeats { *self.random.pick(&self.hot) } else { self.fresh(universe) };
         let medium = self.medium();

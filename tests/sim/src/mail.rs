@@ -51,9 +51,9 @@ pub enum Mail {
     Fence,
     /// Control: put everything again under this life.
     NewLife(Incarnation),
-    /// Control: this life is a member.
-    Registered(Local),
-    /// Control: this life is over at that moment, unless told otherwise.
+    /// Control: this life is a member until that moment, unless told otherwise.
+    Registered(Local, Moment),
+    /// Control: it is one until that moment.
     Deadline(Moment),
     /// Control: say how far the journal is, and let it be seen.
     Expose(u64),

@@ -292,8 +292,9 @@ impl World {
                     let owners: Vec<_> =
                         core.subscriber.owners(None, usize::MAX, &core.partition).collect();
                     return Err(wrong(format!(
-                        "{place:?} is at {coverage:?}, the service at {}: {owners:?}",
-                        newest.revision
+                        "{place} is at {coverage:?}, the service at {}; {:?}: {owners:?}",
+                        newest.revision,
+                        core.partition.accounting()
                     )));
                 }
                 for owner in core.subscriber.owners(None, usize::MAX, &core.partition) {

@@ -25,6 +25,16 @@ impl World {
     /// One burst on a node.
     pub(crate) fn touch_some(&mut self, node: u16) {
         let touches = self.load.burst(&mut self.truth.universe);
+        self.touch(node, touches);
+    }
+
+    /// So little that no history is overrun.
+    pub(crate) fn touch_a_little(&mut self, node: u16) {
+        let touches = (0..2).map(|_| self.load.touch(&mut self.truth.universe)).collect();
+        self.touch(node, touches);
+    }
+
+    fn touch(&mut self, node: u16, touches: Vec<Touch>) {
         for touch in touches {
             match touch {
                 Touch::Toggle(key, medium, bytes) => {

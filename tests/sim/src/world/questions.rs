@@ -329,7 +329,7 @@ impl World {
             match action {
                 Action::Mail(ShardIndex(0), Mail::Lower(map)) => barriers.room.on_members(map),
                 Action::Mail(ShardIndex(0), Mail::Fence) => barriers.room.on_fenced(),
-                Action::Mail(ShardIndex(0), Mail::Registered(local)) => barriers.room.on_registered(*local),
+                Action::Mail(ShardIndex(0), Mail::Registered(local, _)) => barriers.room.on_registered(*local),
                 _ => {}
             }
         }
@@ -430,7 +430,7 @@ impl World {
         let before = self.counters.get(Counter::AwaitReached);
         let mut wanted = 0;
         for &from in &nodes {
-            self.touch_some(from);
+            self.touch_a_little(from);
             for &to in &nodes {
                 let near = nodes.len() <= 8 || to == (from + 1) % nodes.len() as u16;
                 if from != to && near {

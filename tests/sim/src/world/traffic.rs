@@ -408,7 +408,7 @@ impl World {
                 core.stock.restart(incarnation, truth);
                 core.restarting = Some(incarnation);
             }
-            Mail::Registered(local) => self.on_registered(place, local),
+            Mail::Registered(local, deadline) => self.on_registered(place, local, deadline),
             Mail::Deadline(deadline) => {
                 let core = core!(self, place);
                 if let Life::Member { deadline: known } = &mut core.life {
@@ -455,11 +455,11 @@ impl World {
         self.check_core(place)
     }
 
-    fn on_registered(&mut self, place: Place, local: Local) {
+    fn on_registered(&mut self, place: Place, local: Local, deadline: Moment) {
         let now = self.now();
         let core = core!(self, place);
         core.local = local;
-        core.life = Life::Member { deadline: Moment(u64::MAX) };
+        core.life = Life::Member { deadline };
         core.publisher.on_registered(local, now);
         core.subscriber.on_registered(local, now);
     }
@@ -539,7 +539,7 @@ impl World {
         let deadlines = [core.publisher.next_deadline(), core.subscriber.next_deadline()];
         let more = more_to_send || more_to_take || core.restarting.is_some();
         let lease = match core.life {
-            Life::Member { deadline } => Some(deadline).filter(|deadline| deadline.0 < u64::MAX),
+            Life::Member { deadline } => Some(deadline),
             Life::Unregistered | Life::Over => None,
         };
         let slice = now + Duration::from_micros(20);
