@@ -219,7 +219,7 @@ impl Run {
                     Phase::Live => self.meet("progress"),
                     Phase::Staging(staging) if staging.cursor == 0 => staging.replaying = true,
                     Phase::Staging(_) => return self.progress_before_cursor(),
-                    _ if head % 16 > 0 => return,
+                    _ if !head.is_multiple_of(16) => return,
                     _ => self.close("unexpected"),
                 }
                 self.rig.say(self.connection, head, &FromSource::Progress { through: Sequence(0) });
