@@ -4,7 +4,7 @@
 use orbitkv_wire::engine::answers::{
     Answer, PlaceRecord, append_answer, append_done, append_records, append_refusal, decode_answer,
 };
-use orbitkv_wire::engine::layout::{Fixed, Records};
+use orbitkv_wire::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
     HashRecord, Request, append_bare_request, append_prefix_request, append_request,
 };
