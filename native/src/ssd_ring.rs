@@ -27,11 +27,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// devices measured (virtio).
 const PART_BYTES_SMALL_PAGES: u64 = 254 * 4_096;
 
-/// Most parts the kernel holds at once; a deeper queue only adds waiting.
-const PARTS_IN_FLIGHT_MAX: u32 = 1_024;
+/// Most parts the kernel may be given at once; a deeper queue only adds waiting.
+pub const DEVICE_DEPTH_MAX: u32 = 1_024;
 
-/// Least parts in flight, so that a shallow ring can still hold one long split transfer.
-const PARTS_IN_FLIGHT_MIN: u32 = 16;
+/// Operations a ring accepts for each part the device may hold: as many again are being checksummed or wait
+/// to be handed out, so that neither leaves the device with less than its depth.
+const OPERATIONS_PER_DEVICE_PART: u32 = 2;
 
 /// A part the kernel would not take (EAGAIN, EINTR) is tried this often.
 const RETRIES_MAX: u8 = 64;
@@ -44,6 +45,8 @@ pub const DEPTH_MAX: u32 = 4_096;
 pub struct RingSettings {
     /// Transfers and buffers accepted and not yet completed; 1 to [`DEPTH_MAX`].
     pub depth: u32,
+    /// Parts the kernel holds at once; 1 to [`DEVICE_DEPTH_MAX`]. A transfer is one part unless it is split.
+    pub device_depth: u32,
     /// Bytes of one checksum step; a positive multiple of 4,096.
     pub checksum_step_bytes: u64,
     /// The arena has 4 KiB pages: split what exceeds 254 of them.
@@ -51,9 +54,19 @@ pub struct RingSettings {
 }
 
 impl RingSettings {
-    /// Settings for an arena's pages with 64 KiB checksum steps.
-    pub fn new(depth: u32, page_kind: PageKind) -> Self {
-        Self { depth, checksum_step_bytes: 64 * 1_024, small_pages: page_kind == PageKind::Small }
+    /// Settings for a device depth and an arena's pages, with 64 KiB checksum steps.
+    pub fn new(device_depth: u32, page_kind: PageKind) -> Self {
+        Self {
+            depth: Self::operations_max(device_depth),
+            device_depth,
+            checksum_step_bytes: 64 * 1_024,
+            small_pages: page_kind == PageKind::Small,
+        }
+    }
+
+    /// Operations that a ring of [`Self::new`] accepts.
+    pub const fn operations_max(device_depth: u32) -> u32 {
+        device_depth * OPERATIONS_PER_DEVICE_PART
     }
 }
 
@@ -138,7 +151,6 @@ pub struct SsdRing {
     read_checksums: VecDeque<PendingChecksum>,
     write_checksums: VecDeque<PendingChecksum>,
     parts_in_flight: u32,
-    parts_in_flight_max: u32,
     /// Completed without a turn's output at hand; never more than `depth`.
     finished: VecDeque<Completed>,
     /// The kernel ties the ring to the thread that made it.
@@ -159,20 +171,23 @@ impl SsdRing {
             "depth {} is not in 1..={DEPTH_MAX}",
             settings.depth
         );
+        assert!(
+            (1..=DEVICE_DEPTH_MAX).contains(&settings.device_depth),
+            "device depth {} is not in 1..={DEVICE_DEPTH_MAX}",
+            settings.device_depth
+        );
         assert!(settings.checksum_step_bytes > 0, "a checksum step does something");
         assert_aligned("checksum step", settings.checksum_step_bytes);
         assert_aligned("slice start", slice.start);
         assert_aligned("slice end", slice.end);
         assert!(slice.start < slice.end && slice.end <= arena.bytes(), "slice {slice:?} is not in the arena");
-        let parts_in_flight_max =
-            (settings.depth * 2).next_power_of_two().clamp(PARTS_IN_FLIGHT_MIN, PARTS_IN_FLIGHT_MAX);
         let ring: IoUring = IoUring::builder()
             .dontfork()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_coop_taskrun()
             .setup_taskrun_flag()
-            .build(parts_in_flight_max)
+            .build(settings.device_depth.next_power_of_two())
             .map_err(|source| match source.raw_os_error() {
                 Some(libc::ENOMEM) => locked_memory(0),
                 Some(libc::ENOSYS | libc::EPERM | libc::EINVAL) => RingError::Unavailable { source },
@@ -204,7 +219,6 @@ impl SsdRing {
             read_checksums: VecDeque::new(),
             write_checksums: VecDeque::new(),
             parts_in_flight: 0,
-            parts_in_flight_max,
             finished: VecDeque::new(),
             _thread: PhantomData,
         })
@@ -288,7 +302,7 @@ impl SsdRing {
         self.advance_checksums(checksum_budget_bytes);
         out.extend(self.finished.drain(..));
         self.assert_invariants();
-        let seats = self.parts_in_flight < self.parts_in_flight_max;
+        let seats = self.parts_in_flight < self.settings.device_depth;
         // A kernel short of memory takes fewer than it was offered, and no event tells when it would.
         let refused = !self.ring.submission().is_empty();
         let checksums = !self.read_checksums.is_empty() || !self.write_checksums.is_empty();
@@ -343,7 +357,7 @@ impl SsdRing {
     }
 
     fn fill_submission_queue(&mut self) {
-        while self.parts_in_flight < self.parts_in_flight_max
+        while self.parts_in_flight < self.settings.device_depth
             && let Some((slot, part)) = self.queued.pop_front()
         {
             if self.operation(slot).errno.is_some() {
@@ -526,7 +540,7 @@ impl SsdRing {
         let held = self.settings.depth as usize - self.free.len();
         let checksums = self.read_checksums.len() + self.write_checksums.len();
         assert!(checksums <= held, "a checksum belongs to a held operation");
-        assert!(self.parts_in_flight <= self.parts_in_flight_max);
+        assert!(self.parts_in_flight <= self.settings.device_depth);
         if cfg!(debug_assertions) {
             let operations = self.operations.iter().flatten();
             let open: u32 = operations.clone().map(|operation| operation.parts_open).sum();
