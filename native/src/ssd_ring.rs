@@ -1,7 +1,7 @@
 //! The SSD on a raw io_uring: arena and file registered, no copy between them.
 //!
 //! The ring belongs to the thread that made it. It is driven by turns: `submit` only queues,
-//! [`SsdRing::turn`] enters the kernel at most once, reaps, continues short transfers and does
+//! [`SsdRing::turn`] enters the kernel at most once a MiB, reaps, continues short transfers and does
 //! a bounded amount of checksum work. An operation in flight owns its bytes until the kernel has
 //! completed it; dropping the ring waits for that.
 //!
@@ -33,6 +33,11 @@ pub const DEVICE_DEPTH_MAX: u32 = 1_024;
 /// Operations a ring accepts for each part the device may hold: as many again are being checksummed or wait
 /// to be handed out, so that neither leaves the device with less than its depth.
 const OPERATIONS_PER_DEVICE_PART: u32 = 2;
+
+/// Bytes that enter the kernel together. The block layer makes one request of neighbours that come
+/// together, up to 4 MiB: with large transfers that leaves the device few requests to work at side by side
+/// (8 to 12 % slower, both ways), while small ones gain by it.
+const ENTER_BYTES: u64 = 1024 * 1024;
 
 /// A part the kernel would not take (EAGAIN, EINTR) is tried this often.
 const RETRIES_MAX: u8 = 64;
@@ -291,7 +296,7 @@ impl SsdRing {
         Ok(())
     }
 
-    /// One turn: enters the kernel once if there is reason to, appends what has completed to
+    /// One turn: enters the kernel if there is reason to, appends what has completed to
     /// `out`, and computes checksums of about `checksum_budget_bytes` (at least one step).
     pub fn turn(&mut self, out: &mut Vec<Completed>, checksum_budget_bytes: u64) -> Turn {
         // Before reaping: an event after this drain leaves the descriptor readable.
@@ -357,6 +362,7 @@ impl SsdRing {
     }
 
     fn fill_submission_queue(&mut self) {
+        let mut pending_bytes = 0;
         while self.parts_in_flight < self.settings.device_depth
             && let Some((slot, part)) = self.queued.pop_front()
         {
@@ -366,12 +372,18 @@ impl SsdRing {
                 continue;
             }
             let entry = self.entry(slot, part);
+            let part = &self.operation(slot).parts[part as usize];
+            pending_bytes += part.bytes - part.done;
             // SAFETY: the entry points into the arena or a buffer owned by the operation, and
             // both stay until the completion is reaped: the operation leaves its slot only
             // when no part is open, and `Drop` waits.
             unsafe { self.ring.submission().push(&entry) }
                 .expect("the submission queue has a seat for every part that may be in flight");
             self.parts_in_flight += 1;
+            if pending_bytes >= ENTER_BYTES {
+                pending_bytes = 0;
+                self.submit_queue(EnterFlags::empty());
+            }
         }
     }
 
@@ -409,18 +421,15 @@ impl SsdRing {
         let queue = self.ring.submission();
         let (queued, pending) = (queue.len(), queue.taskrun() || queue.cq_overflow());
         drop(queue);
-        if queued == 0 && !pending {
-            return;
+        if queued > 0 || pending {
+            self.submit_queue(EnterFlags::GETEVENTS);
         }
+    }
+
+    fn submit_queue(&mut self, flags: EnterFlags) {
+        let queued = self.ring.submission().len() as u32;
         // SAFETY: plain submission without an argument block.
-        let entered = unsafe {
-            self.ring.submitter().enter::<libc::sigset_t>(
-                queued as u32,
-                0,
-                EnterFlags::GETEVENTS.bits(),
-                None,
-            )
-        };
+        let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, flags.bits(), None) };
         match entered.map_err(|error| error.raw_os_error()) {
             // What was not taken stays queued and goes with the next turn.
             Ok(_) | Err(Some(libc::EAGAIN | libc::EBUSY | libc::EINTR)) => {}
