@@ -3,6 +3,7 @@
 
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 
+use super::row::Row;
 use super::table::TABLE_ROWS_MAX;
 use super::{IndexFull, Partition, ViewId};
 use crate::key::StateKey;
@@ -66,10 +67,12 @@ impl Partition {
         None
     }
 
-    /// Bytes of the budget that nothing is charged for.
+    /// Bytes of the budget that rows may still take: what nothing is charged for, and places that rows
+    /// have left.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        self.settings.budget_bytes.saturating_sub(self.charged_bytes)
+        let left = (self.places - self.rows) * size_of::<Row>() as u64;
+        self.settings.budget_bytes.saturating_sub(self.charged_bytes) + left
     }
 }
 

@@ -197,11 +197,11 @@ impl Subscriber {
         assert!(self.applying.is_none(), "one frame at a time");
         if let Err(cause) = self.batch.load(changes, &self.scope, index) {
             if matches!(cause, CloseCause::Budget(_) | CloseCause::Namespaces(_)) {
-                let rows_max = match part {
+                let snapshot = match part {
                     Part::View { .. } => None,
-                    Part::Page | Part::Replay { .. } => Some(self.session(id).staging("changes")?.rows_max()),
+                    Part::Page | Part::Replay { .. } => Some(self.session(id).staging("changes")?.estimate()),
                 };
-                self.note_misfit(id, rows_max, index.partition, now);
+                self.note_misfit(id, snapshot, now);
             }
             return Err(cause);
         }

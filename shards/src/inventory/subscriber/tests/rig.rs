@@ -91,7 +91,6 @@ pub fn delta_body(from: u64, through: u64, changes: &[Said]) -> Body {
 /// The source's end of one connection.
 #[derive(Clone, Debug)]
 pub struct Link {
-    pub stream: StreamId,
     pub open: Open,
     tag: Tag,
     frame: u64,
@@ -211,7 +210,7 @@ impl Rig {
         let (header, body) = split_frame(&bytes, 1 << 20).unwrap().unwrap();
         let open = decode_open(&header, &bytes[body]).unwrap();
         let tag = open.binding.tag();
-        self.links.insert(connection, Link { stream, open, tag, frame: 0, heard: Vec::new(), closed: None });
+        self.links.insert(connection, Link { open, tag, frame: 0, heard: Vec::new(), closed: None });
         self.effects();
         connection
     }
@@ -239,6 +238,11 @@ impl Rig {
         let bytes = body.bytes.len();
         let header = Header::new(body.kind, link.tag, link.frame, Sequence(head), body.count, bytes);
         [&header_bytes(&header)[..], &body.bytes].concat()
+    }
+
+    /// Takes the number of the newest frame back: it was none of this session.
+    pub fn unsend(&mut self, connection: ConnectionId) {
+        self.links.get_mut(&connection).unwrap().frame -= 1;
     }
 
     pub fn send_bytes(&mut self, connection: ConnectionId, bytes: &[u8]) {

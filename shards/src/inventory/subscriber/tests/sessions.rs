@@ -101,7 +101,8 @@ fn a_frame_of_another_session_changes_nothing() {
 #[test]
 fn bytes_that_are_no_frame_end_the_session_and_change_nothing() {
     let good = |rig: &mut Rig, connection| rig.frame(connection, 11, &delta_body(10, 11, &[delete(1, 11)]));
-    let table: [(&str, &dyn Fn(&mut Vec<u8>)); 5] = [
+    type Damage<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let table: [(&str, Damage<'_>); 5] = [
         ("cut", &|bytes| bytes.truncate(bytes.len() - 1)),
         ("longer", &|bytes| bytes.push(0)),
         ("kind", &|bytes| bytes[4] = 99),
