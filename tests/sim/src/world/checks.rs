@@ -385,6 +385,7 @@ impl World {
                 }
             }
         }
+        self.sessions.retain(|name, _| !self.ghosts.contains(name));
         let outstanding: u64 = self.sessions.values().map(|session| session.outstanding_bytes).sum();
         left(outstanding == 0, format!("{outstanding} bytes were never acknowledged"))?;
         let open = self.network.open_connections().len();

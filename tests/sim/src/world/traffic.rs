@@ -189,7 +189,6 @@ impl World {
 
     fn on_dial_failed(&mut self, name: ConnectionName) {
         let Some(dial) = self.dials.remove(&name) else { return };
-        self.ghosts.remove(&name);
         if dial.ghost.is_some() {
             return;
         }
