@@ -34,6 +34,8 @@ pub struct Place {
     pub from: Sequence,
     /// Largest frame for it.
     pub frame_bytes_max: usize,
+    /// What its receiver gives credit for.
+    pub credit_bytes: usize,
 }
 
 /// What is read, for whom, and at whose charge.
@@ -68,7 +70,9 @@ pub enum Next {
     },
     /// The journal has dropped what comes next.
     HistoryGone,
-    /// The queue pool has no room for the delta.
+    /// The receiver may have no credit for the delta.
+    NoCredit,
+    /// The queue pool may have no room for the delta.
     NoRoom,
 }
 
@@ -124,6 +128,17 @@ impl Intervals {
         let body_bytes_max = place.frame_bytes_max - HEADER_BYTES;
         while read_from < exposed && !slice.is_spent() {
             let through = Sequence(exposed.0.min(read_from.0 + self.delta_records_max as u64));
+            // Asked before anything is read: what is encoded can leave and is kept, so that neither a slow
+            // reader nor an exhausted pool makes us encode the same again and again.
+            let records = usize::try_from(through.0 - read_from.0).expect("a delta's records");
+            let needed = HEADER_BYTES + DeltaBody::BYTES + records * CHANGE_BYTES_MAX;
+            let needed = needed.min(place.frame_bytes_max);
+            if needed > place.credit_bytes {
+                return Next::NoCredit;
+            }
+            if pool.in_use() + needed as u64 > pool.capacity() {
+                return Next::NoRoom;
+            }
             let cost =
                 |record: &Record| if filter.admits(record.key.namespace) { CHANGE_BYTES_MAX } else { 0 };
             let room = body_bytes_max - DeltaBody::BYTES;
@@ -143,7 +158,7 @@ impl Intervals {
             };
             slice.charge_bytes(body.bytes.len());
             figures.on_encoded(&body);
-            let Some(body) = SharedBody::charge(body, pool) else { return Next::NoRoom };
+            let body = SharedBody::charge(body, pool).expect("room was asked for");
             self.pieces.insert(key, Piece::Encoded { through: read_from, body: Rc::clone(&body) });
             return Next::Delta { through: read_from, body };
         }

@@ -17,7 +17,7 @@ struct Outstanding {
     bytes: usize,
     left_at: Moment,
     /// Keeps the bytes charged while the receiver may not have them.
-    _body: Rc<SharedBody>,
+    body: Rc<SharedBody>,
 }
 
 /// Frames of one session that are charged.
@@ -49,7 +49,13 @@ impl Ledger {
     /// Whether a frame of `bytes` may leave.
     #[must_use]
     pub fn has_credit(&self, bytes: usize) -> bool {
-        self.outstanding_bytes + bytes <= self.window_bytes && self.outstanding.len() < self.frames_max
+        bytes <= self.credit_bytes()
+    }
+
+    /// Bytes of the largest frame that may leave.
+    #[must_use]
+    pub fn credit_bytes(&self) -> usize {
+        if self.outstanding.len() == self.frames_max { 0 } else { self.window_bytes - self.outstanding_bytes }
     }
 
     /// The frame numbered `frame` leaves.
@@ -62,7 +68,7 @@ impl Ledger {
             self.outstanding.back().is_none_or(|last| last.frame < frame),
             "frames are numbered in order"
         );
-        self.outstanding.push_back(Outstanding { frame, bytes, left_at: now, _body: body });
+        self.outstanding.push_back(Outstanding { frame, bytes, left_at: now, body });
         self.outstanding_bytes += bytes;
         self.recorded_bytes += bytes as u64;
         self.assert_invariants();
@@ -91,6 +97,12 @@ impl Ledger {
     #[must_use]
     pub fn oldest_left_at(&self) -> Option<Moment> {
         self.outstanding.front().map(|first| first.left_at)
+    }
+
+    /// The bodies of outstanding frames.
+    #[cfg(test)]
+    pub(super) fn bodies(&self) -> impl Iterator<Item = &Rc<SharedBody>> {
+        self.outstanding.iter().map(|frame| &frame.body)
     }
 
     fn assert_invariants(&self) {

@@ -230,16 +230,23 @@ impl Publisher {
         self.outlet.figures.answers_late += 1;
     }
 
+    /// A refusal may cross the commit: then the view it would have become is not there, and another offer
+    /// has to follow all the same. The receiver discards what comes before that.
     fn on_refuse(&mut self, id: ConnectionId, snapshot: SnapshotId, rest: Duration, now: Moment) {
         let session = self.session(id);
-        if !session.scans(snapshot) {
+        let is_committed = session.view.is_some_and(|view| view.id == snapshot);
+        if !session.scans(snapshot) && !is_committed {
             self.outlet.figures.answers_late += 1;
             return;
         }
-        let ticket = session.ticket().expect("a snapshot has a permit");
+        let ticket = session.ticket();
         session.phase = Phase::Resting { until: now + rest };
+        session.view = session.view.filter(|_| !is_committed);
+        session.quiet_through = None;
         self.outlet.figures.snapshots_refused += 1;
-        self.effect(PublisherEffect::ReturnPermit(ticket));
+        if let Some(ticket) = ticket {
+            self.effect(PublisherEffect::ReturnPermit(ticket));
+        }
     }
 
     fn on_flush(&mut self, id: ConnectionId, sequence: Sequence, head: Sequence) -> Result<(), Violation> {

@@ -299,7 +299,7 @@ impl Publisher {
                 }
                 Served::Idle
             }
-            Next::Quiet { .. } | Next::NoRoom => Served::Idle,
+            Next::Quiet { .. } | Next::NoCredit | Next::NoRoom => Served::Idle,
             Next::HistoryGone => {
                 let session = self.session(id);
                 let cause = if told < session.held_through {
@@ -386,7 +386,7 @@ impl Publisher {
                 let Some(body) = SharedBody::charge(body, &self.outlet.pool) else { return Served::Idle };
                 (body, through)
             }
-            Next::Quiet { .. } | Next::NoRoom => return Served::Idle,
+            Next::Quiet { .. } | Next::NoCredit | Next::NoRoom => return Served::Idle,
             Next::HistoryGone => {
                 self.abort_snapshot(id, ResetCause::HistoryGone, turn);
                 return Served::Idle;
@@ -464,7 +464,12 @@ impl Publisher {
         turn: &mut Turn<'_, '_, R>,
     ) -> Next {
         let session = self.session(id);
-        let place = Place { scope: session.scope(), from, frame_bytes_max: session.frame_bytes_max };
+        let place = Place {
+            scope: session.scope(),
+            from,
+            frame_bytes_max: session.frame_bytes_max,
+            credit_bytes: session.ledger.credit_bytes(),
+        };
         let Source { journal, namespaces, .. } = *turn.source;
         for is_last_try in [false, true] {
             let filter = self.scopes.filter(place.scope, namespaces);
@@ -472,6 +477,9 @@ impl Publisher {
             let reading = Reading { journal, namespaces, exposed: self.exposed, filter, pool };
             let figures = &mut self.outlet.figures;
             let next = self.intervals.next(&place, &reading, &mut turn.slice, figures);
+            if let Next::NoCredit = next {
+                self.session(id).held_through = self.exposed;
+            }
             let is_final = !matches!(next, Next::NoRoom) || is_last_try;
             if is_final || !self.has_room(place.frame_bytes_max, id, turn.now) {
                 return next;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest, Sequence, SnapshotId};
 use orbitkv_wire::inventory::{
-    Changes, FromRequester, FromSource, HEADER_BYTES, Kind, Open, OpenRefusal, Resume, Tag, Transcript,
-    WireChange, append_from_requester, append_open, decode_from_source, split_frame,
+    Changes, FromRequester, FromSource, HEADER_BYTES, Open, OpenRefusal, Resume, Tag, Transcript, WireChange,
+    append_from_requester, append_open, decode_from_source, split_frame,
 };
 
 use super::rig::Shard;
@@ -57,6 +57,8 @@ pub struct Receiver {
     pub tag: Tag,
     pub view: Option<View>,
     staging: Option<Staging>,
+    /// It refused a snapshot under way: what comes before another offer is nothing to it.
+    discards: bool,
     /// Charged frames that were not acknowledged: number and bytes.
     pub unconsumed: VecDeque<(u64, usize)>,
     pub frames_heard: u64,
@@ -78,6 +80,7 @@ impl Receiver {
             open,
             view,
             staging: None,
+            discards: false,
             unconsumed: VecDeque::new(),
             frames_heard: 0,
             frames_said: 1,
@@ -112,6 +115,11 @@ impl Receiver {
         self.say(FromRequester::Ack { consumed_frame, view, applied });
     }
 
+    /// Whether an offer waits for its answer.
+    pub fn is_offered(&self) -> bool {
+        self.staging.as_ref().is_some_and(|staging| !staging.accepted)
+    }
+
     pub fn accept(&mut self) {
         let staging = self.staging.as_mut().unwrap();
         staging.accepted = true;
@@ -121,6 +129,7 @@ impl Receiver {
 
     pub fn refuse(&mut self, retry_after_ms: u32) {
         if let Some(staging) = self.staging.take() {
+            self.discards = true;
             self.say(FromRequester::SnapshotRefuse { snapshot: staging.snapshot, retry_after_ms });
         }
     }
@@ -148,8 +157,15 @@ impl Receiver {
             self.unconsumed.push_back((header.frame, bytes.len()));
             assert!(self.outstanding_bytes() <= self.open.window_bytes as usize, "the window holds");
         }
+        match message {
+            FromSource::SnapshotBegin { .. } => self.discards = false,
+            FromSource::Liveness { .. }
+            | FromSource::SnapshotQueued { .. }
+            | FromSource::ResetRequired { .. } => {}
+            _ if self.discards => return,
+            _ => {}
+        }
         let heard = self.take(message, body, shard);
-        assert_eq!(heard == Heard::Liveness, header.kind == Kind::Liveness as u8);
         self.heard.push(heard);
     }
 
