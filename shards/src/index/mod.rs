@@ -13,6 +13,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use room::ROW_BYTES_LEFT;
 pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
 
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};

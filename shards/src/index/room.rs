@@ -8,6 +8,9 @@ use super::table::TABLE_ROWS_MAX;
 use super::{IndexFull, Partition, ViewId};
 use crate::key::StateKey;
 
+/// Bytes that a row leaves to others when it is removed, at least.
+pub const ROW_BYTES_LEFT: u64 = size_of::<Row>() as u64;
+
 impl Partition {
     /// Asks for room for a put of each hash, whatever rows there are. If it is granted, these puts will
     /// not be refused, in any order and with any deletes, retirements and sweeps between them, as long
@@ -71,8 +74,8 @@ impl Partition {
     /// have left.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        let left = (self.places - self.rows) * size_of::<Row>() as u64;
-        self.settings.budget_bytes.saturating_sub(self.charged_bytes) + left
+        let left = self.places - self.rows;
+        self.settings.budget_bytes.saturating_sub(self.charged_bytes) + left * ROW_BYTES_LEFT
     }
 }
 

@@ -14,7 +14,7 @@ use super::session::Phase;
 use super::snapshot::{Bootstrap, Commit, Misfit, Offer, Staging, planned_bytes};
 use super::stream::OwnerView;
 use super::{Index, StreamId, Subscriber, SubscriberEffect};
-use crate::index::{Owner, Partition, ROW_BYTES_PLANNED};
+use crate::index::{Owner, Partition, ROW_BYTES_LEFT};
 use crate::inventory::PermitTicket;
 use crate::time::Moment;
 
@@ -178,8 +178,8 @@ impl Subscriber {
     fn rooms_bytes(&self, id: StreamId, partition: &Partition) -> [u64; 3] {
         let view_rows = self.streams[&id].view.map_or(0, |view| partition.view_rows(view.id));
         let free_bytes = self.free_bytes(partition);
-        let swept_bytes = free_bytes + partition.accounting().retired_rows * ROW_BYTES_PLANNED;
-        [free_bytes, swept_bytes, swept_bytes + u64::from(view_rows) * ROW_BYTES_PLANNED]
+        let swept_bytes = free_bytes + partition.accounting().retired_rows * ROW_BYTES_LEFT;
+        [free_bytes, swept_bytes, swept_bytes + u64::from(view_rows) * ROW_BYTES_LEFT]
     }
 
     fn refuse(
