@@ -93,7 +93,11 @@ pub struct Shard {
     waiting: Pool,
     acquires: BTreeMap<Tag, recover::AcquireJob>,
     fills: BTreeMap<CopyId, recover::Fill>,
-    fill_queue: VecDeque<CopyId>,
+    /// Fills that the device has not been given, by turn.
+    fill_queue: BTreeMap<u64, CopyId>,
+    next_fill: u64,
+    /// Acquires of which something is decided and not told.
+    decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
     write_backs: BTreeSet<u64>,
     next_write_back: u64,
@@ -141,7 +145,9 @@ impl Shard {
             waiting: Pool::new("waiting commands", settings.waiting_max),
             acquires: BTreeMap::new(),
             fills: BTreeMap::new(),
-            fill_queue: VecDeque::new(),
+            fill_queue: BTreeMap::new(),
+            next_fill: 0,
+            decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
             next_write_back: 1,
@@ -266,13 +272,15 @@ impl Shard {
 
     /// The next answer.
     pub fn poll_reply(&mut self) -> Option<Reply> {
-        self.replies.pop_front()
+        self.replies.pop_front().or_else(|| self.poll_decided())
     }
 
     fn answer(&mut self, tag: Tag, outcome: Outcome) {
-        let reply =
-            Reply { tag, shard: self.settings.shard, incarnation: self.settings.incarnation, outcome };
-        self.replies.push_back(reply);
+        self.replies.push_back(self.reply(tag, outcome));
+    }
+
+    fn reply(&self, tag: Tag, outcome: Outcome) -> Reply {
+        Reply { tag, shard: self.settings.shard, incarnation: self.settings.incarnation, outcome }
     }
 
     fn state_key(&self, namespaces: &[Option<crate::key::NamespaceId>], key: &Key) -> Option<StateKey> {
