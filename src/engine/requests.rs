@@ -19,7 +19,7 @@ use orbitkv_wire::engine::{Header, Operation, Status, VERSION, VERSION_MIN, layo
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, ShardIndex, key_hash};
 
 use super::connection::REGISTRATIONS_PER_CONNECTION_MAX;
-use super::job::{Collected, Job, decode_cursor};
+use super::job::{Collected, Course, Job, decode_cursor};
 use super::prefix::Prefix;
 use super::refusal::Refused;
 use super::registration::describe;
@@ -184,6 +184,7 @@ impl EngineHub {
             outstanding: 0,
             refused: None,
             ledgered,
+            course: Course::Running,
             collected,
         };
         let number = self.start_job(job);
@@ -292,6 +293,7 @@ impl EngineHub {
             outstanding: 1,
             refused: None,
             ledgered: true,
+            course: Course::Running,
             collected: Collected::Registering(Box::new(registered)),
         };
         let number = self.start_job(job);
@@ -430,6 +432,7 @@ impl EngineHub {
             outstanding: 0,
             refused: None,
             ledgered: false,
+            course: Course::Running,
             collected: Collected::Query { prefix: Box::new(prefix), places, lease },
         };
         let number = self.start_job(job);
