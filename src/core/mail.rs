@@ -12,9 +12,10 @@ use orbitkv_shards::shard::{Command, Reply, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use super::WAITING_MAX;
 use super::report::CoreReport;
 use crate::engine::EngineStream;
-use crate::engine::registry::{Conflict, Registration};
+use crate::engine::registry::{Conflict, NamespaceFields, Registration};
 
 /// Letters a lane holds.
 pub const LANE_LETTERS: usize = 1_024;
@@ -39,12 +40,25 @@ pub enum Letter {
     },
     /// Control wants figures.
     Report(Tag),
+    /// Control wants a page of what is registered, from the registry on core 0.
+    Namespaces(Box<NamespacesPage>),
     /// Take no new work.
     Drain,
     /// What the whole node still has to finish, for the engines that wait for it.
     DrainProgress(Box<DrainAnswer>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
+}
+
+/// Which registered namespaces are wanted.
+#[derive(Debug)]
+pub struct NamespacesPage {
+    /// Who asks.
+    pub tag: Tag,
+    /// Text of the namespace before the first wanted; empty for the first of all.
+    pub after: String,
+    /// Most of them.
+    pub limit: usize,
 }
 
 /// What comes back.
@@ -56,6 +70,8 @@ pub enum Answer {
     Registered(Tag, Box<Result<InstanceId, Conflict>>),
     /// Figures of one core.
     Report(Tag, Box<CoreReport>),
+    /// A page of registered namespaces.
+    Namespaces(Tag, Box<Vec<NamespaceFields>>),
     /// The core has ended.
     Stopped,
     /// An engine asked for the node to drain.

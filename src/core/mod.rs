@@ -344,6 +344,10 @@ impl Core {
                 let report = Box::new(self.report());
                 self.parts.mail.answer(from, Answer::Report(tag, report));
             }
+            Letter::Namespaces(page) => {
+                let namespaces = Box::new(self.registry.namespaces(&page.after, page.limit));
+                self.parts.mail.answer(from, Answer::Namespaces(page.tag, namespaces));
+            }
             Letter::Drain => {
                 self.parts.hub.drain();
                 self.parts.shard.execute(self.own_tag(), Command::Drain, now);
@@ -360,7 +364,7 @@ impl Core {
         match answer {
             Answer::Reply(reply) => self.parts.hub.on_reply(*reply, now),
             Answer::Registered(tag, outcome) => self.parts.hub.on_registered(tag, *outcome),
-            Answer::Report(..) | Answer::Stopped | Answer::DrainRequested => {
+            Answer::Report(..) | Answer::Namespaces(..) | Answer::Stopped | Answer::DrainRequested => {
                 panic!("cores send these to control only")
             }
         }
@@ -379,7 +383,6 @@ impl Core {
             mail: self.parts.mail.peaks(),
             device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),
-            namespaces: self.registry.namespaces().into_iter().collect(),
         }
     }
 
