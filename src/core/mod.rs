@@ -263,7 +263,7 @@ impl Core {
             Ready::Receive(id) => return self.receive(id, now),
             Ready::Send(id) => {
                 if let Some(stream) = self.sockets.get_mut(id) {
-                    stream.write_watched = false;
+                    stream.watched = stream.watched.without(Interest::Write);
                 }
                 self.flush(id, now);
                 return Next::Stop;
