@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use orbitkv_native::affinity;
 use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
@@ -30,16 +31,13 @@ use thiserror::Error;
 use crate::bill::{self, Bill, BillTooLarge, Rooms};
 use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
-use crate::core::{Core, CoreParts};
+use crate::core::{Core, CoreParts, WAITING_MAX};
 use crate::engine::{Connection, EngineHub, Greeting};
 use crate::exit::Exit;
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
 /// Ended residences one shard remembers.
 const DROP_MEMORY_ENTRIES: usize = 16_384;
-
-/// Acquires and Syncs that may wait in one shard.
-const WAITING_MAX: u64 = 8_192;
 
 /// Failed reads in a row after which a shard's SSD tier is off: more than one segment holds of usual blocks,
 /// so that one bad place is no reason.
@@ -58,6 +56,9 @@ const BILLED_CONNECTIONS: u64 = 32;
 
 /// Largest block that goes to SSD, unless the shard's part is small.
 const SSD_BLOCK_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// How often a stopping node looks whether its cores have ended.
+const STOP_LOOK: Duration = Duration::from_millis(1);
 
 /// Name of the SSD file in the data directory.
 const SSD_FILE: &str = "blocks.ssd";
@@ -293,11 +294,16 @@ impl Node {
             // A core that has panicked took the process with it; a full lane empties as it turns.
             while mail.send(core, crate::core::mail::Letter::Stop).is_err() {
                 mail.flush();
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(STOP_LOOK);
             }
         }
         mail.flush();
         for thread in self.threads.drain(..) {
+            while !thread.is_finished() {
+                // A core reads from nobody who has not taken its answers.
+                while mail.receive().is_some() {}
+                std::thread::sleep(STOP_LOOK);
+            }
             let _ = thread.join();
         }
     }

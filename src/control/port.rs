@@ -432,8 +432,8 @@ mod tests {
 
     fn commands(core: &mut Mail) -> Vec<(Tag, Command)> {
         let letters = std::iter::from_fn(|| core.receive());
-        let commands = letters.filter_map(|(_, letter)| match letter {
-            Letter::Command(command) => Some(*command),
+        let commands = letters.filter_map(|incoming| match incoming {
+            Incoming::Letter(_, Letter::Command(command)) => Some(*command),
             _ => None,
         });
         commands.collect()

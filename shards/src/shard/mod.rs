@@ -56,7 +56,7 @@ pub struct ShardSettings {
     pub reserved_bytes_max: u64,
     /// Write-backs on the device at once.
     pub write_backs_max: usize,
-    /// Acquires and Syncs unanswered at once.
+    /// Acquires, Syncs and Clears unanswered at once.
     pub waiting_max: u64,
     /// Blocks the tables are made for: as many entries, reservations included, and as many slots.
     pub blocks_max: u64,
