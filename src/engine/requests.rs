@@ -5,10 +5,10 @@ use orbitkv_shards::reservations::ReservationId;
 use orbitkv_shards::shard::command::{Holder, Media};
 use orbitkv_shards::shard::{Command, Key, Tag};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::bounds::{KEYS_PER_REQUEST_MAX, QUERY_BATCH_KEYS};
+use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::engine::answers::{
-    self, AttachedRecord, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord,
-    QueryAnswer, RegisterAnswer, ResidentRecord, SlotRecord,
+    self, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord, QueryAnswer,
+    RegisterAnswer, ResidentRecord, SlotRecord,
 };
 use orbitkv_wire::engine::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
@@ -18,7 +18,7 @@ use orbitkv_wire::engine::requests::{
 use orbitkv_wire::engine::{Header, Operation, Status, VERSION, VERSION_MIN, layout_hash};
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, ShardIndex, key_hash};
 
-use super::connection::REGISTRATIONS_PER_CONNECTION_MAX;
+use super::connection::{OWED_PAUSE_BYTES, REGISTRATIONS_PER_CONNECTION_MAX};
 use super::job::{Collected, Course, Job, decode_cursor};
 use super::prefix::Prefix;
 use super::refusal::Refused;
@@ -521,7 +521,8 @@ fn owed_bytes(request: &Request<'_>) -> usize {
             QueryAnswer::BYTES + hashes.len() * PlaceRecord::BYTES + kept + batch
         }
         Request::Acquire(_, _, hashes) => hashes.len() * BlockRecord::BYTES,
-        Request::Attach(_) => KEYS_PER_REQUEST_MAX * AttachedRecord::BYTES,
+        // How many blocks the lease has is known with the answer only: nothing else is read before.
+        Request::Attach(_) => OWED_PAUSE_BYTES,
         // A listed block may live on both media.
         Request::List(list) => 2 * list.limit as usize * ResidentRecord::BYTES,
         Request::Commit(_, slots) | Request::Abort(_, slots) => slots.len() * OutcomeRecord::BYTES,

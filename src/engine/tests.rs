@@ -477,3 +477,26 @@ fn a_silent_connection_keeps_neither_room_nor_old_answers() {
     rig.hub.on_closed(rig.id);
     assert_eq!(rig.hub.ledger_looks.len(), 0);
 }
+
+#[test]
+fn attaches_are_answered_one_after_the_other() {
+    let mut rig = Rig::registered();
+    let mut frames = Vec::new();
+    for request_id in 10..30 {
+        append_request(&mut frames, Operation::Attach, request_id, 0, &LeaseBody { lease: [9; 16] }, NONE);
+    }
+    rig.bytes(&frames);
+    let block = orbitkv_shards::shard::command::Attached {
+        block: orbitkv_wire::identity::BlockHash([3; 32]),
+        group: orbitkv_wire::identity::GroupId(0),
+        offset: 0,
+        bytes: 4096,
+    };
+    for request_id in 10..30 {
+        let commands = rig.commands();
+        assert_eq!(commands.len(), 1, "as large as a lease may be, only one answer waits");
+        rig.reply(commands[0].0, Outcome::Attached(vec![block; bounds::QUERY_HASHES_MAX]));
+        assert!(rig.answers().iter().all(|answer| *answer == (request_id, Status::Ok)));
+    }
+    assert_eq!(rig.connection().owed_bytes, 0);
+}

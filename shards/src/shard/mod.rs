@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use orbitkv_wire::bounds::QUERY_HASHES_MAX;
 use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, ShardIndex};
 
 use crate::admission::Pool;
@@ -34,6 +35,10 @@ use crate::time::Moment;
 pub use command::{Command, Key, Outcome, Reply, Tag};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use tiers::{Order, OrderKind, TransferId};
+
+/// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
+/// may have had half of a large slice under leases, and its end is no reason to hold the core for so long.
+const UNPINS_PER_SLICE: usize = QUERY_HASHES_MAX;
 
 /// Bounds and places of one shard.
 #[derive(Clone, Debug)]
@@ -71,6 +76,7 @@ impl ShardSettings {
         LeaseSettings {
             leases_per_connection_max: 4_096,
             bytes_per_connection_max: slice_bytes / 2,
+            blocks_per_lease_max: QUERY_HASHES_MAX,
             hold_time: Duration::from_secs(30),
         }
     }
@@ -246,11 +252,14 @@ impl Shard {
     pub fn has_work(&self) -> bool {
         // With a transfer under way its completion makes the core ask anyway.
         let may_write = self.reclaimed && !self.write_queue.is_empty() && self.transfers.is_empty();
-        !self.clears.is_empty() || self.writes_back() && (!self.reclaims.is_empty() || may_write)
+        !self.clears.is_empty()
+            || !self.ended.is_empty()
+            || self.writes_back() && (!self.reclaims.is_empty() || may_write)
     }
 
     /// A bounded slice of the work that is too long for one turn.
     pub fn step(&mut self) {
+        self.unpin_ended();
         self.step_clear();
         if !self.reclaims.is_empty() {
             self.reclaim();
@@ -296,10 +305,12 @@ impl Shard {
         self.residents.find(hash, &key?)
     }
 
-    /// Unpins the copies of leases that have just ended.
+    /// Unpins copies of leases that have ended: those of any one lease at once, those of a process that had
+    /// many a slice at a time.
     fn unpin_ended(&mut self) {
         let mut ended = std::mem::take(&mut self.ended);
-        for block in ended.drain(..) {
+        let slice = ended.len().saturating_sub(UNPINS_PER_SLICE);
+        for block in ended.drain(slice..) {
             self.unpin(block.copy);
         }
         self.ended = ended;
