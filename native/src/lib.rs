@@ -9,6 +9,7 @@ mod arena_map;
 mod arena_view;
 pub mod bare_ring;
 pub mod clock;
+pub mod descriptors;
 pub mod device_thread;
 pub mod engine_socket;
 pub mod entropy;

@@ -49,6 +49,9 @@ pub const WAITING_MAX: u64 = 8_192;
 /// stays near the slice bound of chapter 2.10.
 const ROUNDS_PER_TURN: usize = 8;
 
+/// Descriptors of a core beside those of its connections: rings, doorbells, timer, watches, device thread.
+pub const DESCRIPTORS_PER_CORE: u64 = 16;
+
 /// How long accepting pauses when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

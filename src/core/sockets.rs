@@ -18,6 +18,9 @@ use crate::engine::connection::give_room_back;
 /// Process deaths taken in one turn; the others keep the descriptor readable.
 const DEATHS_PER_TURN: usize = 64;
 
+/// Descriptors that one connection takes at most: its socket, its process, and a watch in each direction.
+pub const DESCRIPTORS_PER_CONNECTION: u64 = 4;
+
 /// A connection's socket.
 #[derive(Debug)]
 enum Socket {

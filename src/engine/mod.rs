@@ -111,6 +111,7 @@ pub struct EngineCounters {
 pub struct EngineHub {
     core: ShardIndex,
     greeting: Greeting,
+    connections_max: usize,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u64,
     jobs: BTreeMap<u64, Job>,
@@ -127,12 +128,14 @@ pub struct EngineHub {
 }
 
 impl EngineHub {
-    /// A hub without connections, on core `core`.
+    /// A hub without connections, on core `core`, with `connections_max` seats for them, which are
+    /// [`CONNECTIONS_MAX`] at most.
     #[must_use]
-    pub fn new(core: ShardIndex, greeting: Greeting) -> EngineHub {
+    pub fn new(core: ShardIndex, greeting: Greeting, connections_max: usize) -> EngineHub {
         EngineHub {
             core,
             greeting,
+            connections_max: connections_max.min(CONNECTIONS_MAX),
             connections: BTreeMap::new(),
             // No number of an earlier daemon comes again: engines may name such a number in error.
             next_connection: 1 + (greeting.arena_generation >> GENERATION_BITS_DROPPED),
@@ -156,9 +159,9 @@ impl EngineHub {
         (connection.0 >> CONNECTION_BITS) as usize
     }
 
-    /// Takes a connection in; `None` at [`CONNECTIONS_MAX`].
+    /// Takes a connection in; `None` if no seat is free.
     pub fn open(&mut self, process_id: u32) -> Option<ConnectionId> {
-        if self.connections.len() >= CONNECTIONS_MAX {
+        if self.connections.len() >= self.connections_max {
             self.counters.connections_refused += 1;
             return None;
         }

@@ -30,7 +30,7 @@ impl Rig {
             shards: 1,
             page_kind: PageKindNumber::Small,
         };
-        let mut hub = EngineHub::new(ShardIndex(0), greeting);
+        let mut hub = EngineHub::new(ShardIndex(0), greeting, CONNECTIONS_MAX);
         let id = hub.open(1).expect("the first connection");
         let mut rig = Rig { hub, id };
         let hello = HelloBody {
