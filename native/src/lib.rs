@@ -17,6 +17,7 @@ pub mod memory;
 mod procfs;
 pub mod ssd_device;
 pub mod ssd_file;
+mod ssd_parts;
 pub mod ssd_ring;
 pub mod ssd_transfer;
 #[cfg(test)]
