@@ -9,6 +9,7 @@ mod arena_map;
 mod arena_view;
 pub mod bare_ring;
 pub mod clock;
+pub mod descriptors;
 pub mod device_thread;
 pub mod engine_socket;
 pub mod entropy;
@@ -16,6 +17,7 @@ pub mod memory;
 mod procfs;
 pub mod ssd_device;
 pub mod ssd_file;
+mod ssd_parts;
 pub mod ssd_ring;
 pub mod ssd_transfer;
 #[cfg(test)]

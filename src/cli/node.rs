@@ -50,9 +50,7 @@ pub fn run(args: NodeArgs) -> ExitCode {
         Ok(node) => node,
         Err(error) => return fail(Exit::Environment, &error.to_string()),
     };
-    if let Some(warning) = &node.arena_warning {
-        say(&format!("note: {warning}"));
-    }
+    node.notes.iter().for_each(|note| say(&format!("note: {note}")));
     let pages = match node.page_kind {
         PageKind::Small => "small",
         PageKind::Thp => "thp",

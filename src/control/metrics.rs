@@ -132,7 +132,7 @@ const METRICS: &[Metric] = &[
     }),
     level("orbitkv_reservations", "Slots reserved and not committed", |r| one(r.engine.reservations)),
     level("orbitkv_leases", "Leases not released, holds included", |r| one(r.engine.leases)),
-    level("orbitkv_waiting", "Acquires and Syncs that wait", |r| one(r.engine.waiting)),
+    level("orbitkv_waiting", "Acquires, Syncs and Clears that wait", |r| one(r.engine.waiting)),
     counter("orbitkv_holds_expired", "Holds that ended by time", |r| one(r.engine.holds_expired)),
     counter("orbitkv_queries", "Queries worked", |r| one(r.service.queries)),
     counter("orbitkv_acquires_busy", "Blocks of an Acquire refused for want of room", |r| {
