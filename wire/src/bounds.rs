@@ -45,6 +45,34 @@ pub const INTERVAL_BYTES_MAX: usize = 512 * 1024;
 /// Bytes of a node id.
 pub const NODE_ID_BYTES_MAX: usize = 64;
 
+/// Namespaces of one scope; more are refused, never cut (chapter 2.4).
+pub const SCOPE_NAMESPACES_MAX: usize = 256;
+
+/// Largest Open frame.
+pub const OPEN_BYTES_MAX: usize = 64 * 1024;
+
+/// Header of an inventory frame, beside every bound of a body.
+pub const INVENTORY_HEADER_BYTES: usize = 41;
+
+/// Largest body of an inventory frame, encoded and expanded alike: frames are read in place.
+pub const INVENTORY_BODY_BYTES_MAX: usize = 512 * 1024;
+
+/// Largest inventory frame, header included.
+pub const INVENTORY_FRAME_BYTES_MAX: usize = INVENTORY_HEADER_BYTES + INVENTORY_BODY_BYTES_MAX;
+
+/// Smallest frame bound a receiver may announce: a page or a delta of one change in one namespace, and
+/// everything that cannot be cut, fits.
+pub const INVENTORY_FRAME_BYTES_MIN: usize = 160;
+
+/// Frames a receiver's window holds at least: one on its way while the other's credit returns.
+pub const WINDOW_FRAMES_MIN: usize = 2;
+
+/// Bytes a receiver collects before it has a whole frame.
+pub const INVENTORY_RECEIVE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Largest body of a snapshot page: its digest is computed in one turn (chapter 2.10).
+pub const PAGE_BYTES_MAX: usize = 64 * 1024;
+
 /// Alignment and granularity of every extent of the arena and the SSD file, in bytes:
 /// the page size, and what O_DIRECT asks of every device we support.
 pub const EXTENT_ALIGN_BYTES: u64 = 4_096;
@@ -55,4 +83,6 @@ pub const DEADLINE_MS_MAX: u32 = 600_000;
 const _: () = assert!(FRAME_BODY_BYTES_MAX == 512 * 1024);
 const _: () = assert!(QUERY_HASHES_MAX.is_multiple_of(QUERY_BATCH_KEYS));
 const _: () = assert!(REQUESTS_IN_FLIGHT_MAX >= 64, "chapter 1.3 promises at least 64");
+const _: () = assert!(INVENTORY_FRAME_BYTES_MAX <= INVENTORY_RECEIVE_BYTES_MAX);
+const _: () = assert!(PAGE_BYTES_MAX <= INVENTORY_BODY_BYTES_MAX);
 const _: () = assert!(EXTENT_ALIGN_BYTES.is_power_of_two());

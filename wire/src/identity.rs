@@ -4,8 +4,12 @@
 //! output can be iterated deterministically.
 
 use std::fmt;
+use std::str::FromStr;
 
+use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::bounds::NODE_ID_BYTES_MAX;
 
 /// Seed of the shard hash. Fixed for protocol v2; changing it moves every key.
 pub const SHARD_HASH_SEED: u64 = 0x6f72_6269_746b_7632;
@@ -40,6 +44,27 @@ pub struct Sequence(pub u64);
 /// Random 128-bit identity (UUID v4) of one registration life of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub [u8; 16]);
+
+/// Random 128-bit identity (UUID v4) of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClusterUuid(pub [u8; 16]);
+
+/// Name of a node: 1 to [`NODE_ID_BYTES_MAX`] bytes of `[a-z0-9-]`. In the order of its text.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId {
+    /// The name, then zeros: compared first, so that the order is that of the text.
+    bytes: [u8; NODE_ID_BYTES_MAX],
+    length: u8,
+}
+
+/// Random 128-bit identity of one inventory session, drawn by the requester.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub [u8; 16]);
+
+/// Random 128-bit identity of one snapshot, drawn by the source. Once the snapshot is installed it names
+/// the view.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotId(pub [u8; 16]);
 
 /// Index of a shard inside its node, `0..shards`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -124,21 +149,97 @@ impl fmt::Debug for NamespaceDigest {
     }
 }
 
-impl fmt::Display for Incarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, byte) in self.0.iter().enumerate() {
-            if matches!(index, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
+fn uuid(bytes: &[u8; 16], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (index, part) in
+        [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].iter().enumerate()
+    {
+        f.write_str(if index == 0 { "" } else { "-" })?;
+        hex(part, f)?;
+    }
+    Ok(())
+}
+
+/// Shows 16 random bytes: as a UUID where they are one, else as plain hexadecimal digits.
+macro_rules! shown {
+    ($($name:ident as $form:ident,)*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $form(&self.0, f)
             }
-            write!(f, "{byte:02x}")?;
         }
-        Ok(())
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+    )*};
+}
+
+shown! {
+    ClusterUuid as uuid,
+    Incarnation as uuid,
+    SessionId as hex,
+    SnapshotId as hex,
+}
+
+/// Why a text names no node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NodeIdError {
+    /// It is empty or too long.
+    #[error("a node id has 1 to {NODE_ID_BYTES_MAX} bytes, not {bytes}")]
+    Length {
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// A byte is not allowed.
+    #[error("byte {at} of the node id is not one of a-z, 0-9 and -")]
+    Character {
+        /// Its offset.
+        at: usize,
+    },
+}
+
+impl NodeId {
+    /// The node with this name.
+    ///
+    /// # Errors
+    /// [`NodeIdError`] saying what is wrong with it.
+    pub fn new(text: &str) -> Result<NodeId, NodeIdError> {
+        let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let mut bytes = [0; NODE_ID_BYTES_MAX];
+        let named = bytes.get_mut(..text.len()).filter(|named| !named.is_empty());
+        named.ok_or(NodeIdError::Length { bytes: text.len() })?.copy_from_slice(text.as_bytes());
+        match text.bytes().position(|byte| !legal(byte)) {
+            Some(at) => Err(NodeIdError::Character { at }),
+            None => Ok(NodeId { bytes, length: text.len() as u8 }),
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).expect("legal bytes are ASCII")
     }
 }
 
-impl fmt::Debug for Incarnation {
+impl FromStr for NodeId {
+    type Err = NodeIdError;
+
+    fn from_str(text: &str) -> Result<NodeId, NodeIdError> {
+        NodeId::new(text)
+    }
+}
+
+impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Incarnation({self})")
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeId({self})")
     }
 }
 

@@ -5,5 +5,11 @@
 
 pub mod bounds;
 pub mod engine;
+mod framed_hash;
 pub mod identity;
+pub mod inventory;
+pub mod layout;
 pub mod namespace;
+mod numbered;
+pub mod scope;
+pub mod text;

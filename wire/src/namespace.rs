@@ -41,8 +41,7 @@
 
 use std::str::FromStr;
 
-use sha2::{Digest, Sha256};
-
+use crate::framed_hash::{FramedHash, length};
 use crate::identity::{GroupId, NamespaceDigest};
 
 /// Text before the 64 hex digits of a namespace.
@@ -56,6 +55,9 @@ pub const DOMAIN: &str = "orbitkv/namespace";
 
 /// Version of the hashed encoding; it moves together with [`PREFIX`].
 pub const ENCODING_VERSION: u16 = 2;
+
+/// Fields of the hashed encoding.
+const FIELDS: u8 = 16;
 
 /// How a layer group retains a prefix, in tokens. What that means at a boundary is compiled by
 /// the shard's demand (chapter 3.1).
@@ -206,7 +208,7 @@ impl NamespaceIdentity<'_> {
     #[must_use]
     pub fn digest(&self) -> NamespaceDigest {
         let (tp_rank, tp_size) = if self.rank_invariant { (0, 0) } else { (self.tp_rank, self.tp_size) };
-        let mut fields = Fields::new();
+        let mut fields = FramedHash::new(DOMAIN, ENCODING_VERSION);
         fields.put(self.model.as_bytes());
         fields.put(self.weights_revision.as_bytes());
         fields.put(self.adapter.as_bytes());
@@ -223,7 +225,7 @@ impl NamespaceIdentity<'_> {
         fields.put(&self.pp_rank.to_le_bytes());
         fields.put(&self.pp_size.to_le_bytes());
         fields.put(&encode_groups(self.groups));
-        fields.finish()
+        NamespaceDigest(fields.finish(FIELDS))
     }
 }
 
@@ -241,40 +243,6 @@ fn encode_groups(groups: &[GroupIdentity]) -> Vec<u8> {
         bytes.extend_from_slice(&block_bytes.to_le_bytes());
     }
     bytes
-}
-
-fn length(bytes: usize) -> [u8; 4] {
-    u32::try_from(bytes).expect("a part of a namespace identity is below 4 GiB").to_le_bytes()
-}
-
-/// The framed fields on their way into the hash; tags count up from 1.
-struct Fields {
-    hash: Sha256,
-    tag: u8,
-}
-
-impl Fields {
-    const COUNT: u8 = 16;
-
-    fn new() -> Self {
-        let mut hash = Sha256::new();
-        hash.update(length(DOMAIN.len()));
-        hash.update(DOMAIN);
-        hash.update(ENCODING_VERSION.to_le_bytes());
-        Fields { hash, tag: 0 }
-    }
-
-    fn put(&mut self, value: &[u8]) {
-        self.tag += 1;
-        self.hash.update([self.tag]);
-        self.hash.update(length(value.len()));
-        self.hash.update(value);
-    }
-
-    fn finish(self) -> NamespaceDigest {
-        assert_eq!(self.tag, Fields::COUNT, "every field of a namespace identity is hashed");
-        NamespaceDigest(self.hash.finalize().into())
-    }
 }
 
 /// What is wrong with a text that should name a namespace.

@@ -1,8 +1,9 @@
 //! What a node answers: bodies, records, and the outcomes of single keys.
 
-use super::layout::{Fixed, Reader, Records, fixed};
-use super::text::Text;
-use super::{FLAG_MORE, FrameError, Header, Operation, Status, append_frame, numbered};
+use super::{FLAG_MORE, FrameError, Header, Operation, Status, append_frame};
+use crate::layout::{Fixed, Reader, Records, fixed};
+use crate::numbered::numbered;
+use crate::text::Text;
 
 fixed! {
     /// Answer to Hello; the arena's descriptor comes with it by SCM_RIGHTS.

@@ -5,14 +5,13 @@
 //! little-endian, nothing is aligned, and no frame carries a pointer.
 
 pub mod answers;
-pub mod layout;
 pub mod requests;
-pub mod text;
 
-use layout::{Fixed, Reader, fixed};
 use thiserror::Error;
 
 use crate::bounds;
+use crate::layout::{Fixed, LayoutError, Reader, fixed};
+use crate::numbered::numbered;
 
 /// First bytes of a Hello, so that a stray client is refused by name.
 pub const MAGIC: [u8; 8] = *b"ORBITKV\x02";
@@ -48,27 +47,6 @@ pub const HEADER_BYTES: usize = Header::BYTES;
 
 /// Flag bit: more frames of this answer follow.
 pub const FLAG_MORE: u8 = 1;
-
-macro_rules! numbered {
-    ($(#[$meta:meta])* pub enum $name:ident: $number:ty { $($(#[$variant_meta:meta])* $variant:ident = $value:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr($number)]
-        pub enum $name { $($(#[$variant_meta])* $variant = $value,)* }
-
-        impl $name {
-            /// Every variant, in wire order.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-
-            /// The variant with this wire number, if there is one.
-            #[must_use]
-            pub fn from_wire(number: $number) -> Option<$name> {
-                match number { $($value => Some($name::$variant),)* _ => None }
-            }
-        }
-    };
-}
-pub(crate) use numbered;
 
 numbered! {
     /// What a frame asks for.
@@ -182,6 +160,16 @@ pub enum FrameError {
         /// The bound.
         limit: u64,
     },
+}
+
+impl From<LayoutError> for FrameError {
+    fn from(error: LayoutError) -> FrameError {
+        match error {
+            LayoutError::Truncated => FrameError::Truncated,
+            LayoutError::TrailingBytes => FrameError::TrailingBytes,
+            LayoutError::Invalid => FrameError::Invalid,
+        }
+    }
 }
 
 /// Looks at the front of a receive buffer for one whole frame.

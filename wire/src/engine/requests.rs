@@ -1,9 +1,10 @@
 //! What an engine sends: bodies, records, and the one place where their bytes are decoded.
 
-use super::layout::{Fixed, Reader, Records, fixed};
-use super::text::Text;
-use super::{FrameError, Header, MAGIC, Operation, Status, append_frame, numbered};
+use super::{FrameError, Header, MAGIC, Operation, Status, append_frame};
 use crate::bounds;
+use crate::layout::{Fixed, Reader, Records, fixed};
+use crate::numbered::numbered;
+use crate::text::Text;
 
 fixed! {
     /// Body of Hello.
@@ -360,7 +361,7 @@ fn registration(register: &RegisterBody, groups: &[GroupRecord]) -> Result<(), F
 }
 
 fn keys<'a, T: Fixed>(reader: &mut Reader<'a>, count: usize) -> Result<Records<'a, T>, FrameError> {
-    reader.take_records(within("keys in a request", count, bounds::KEYS_PER_REQUEST_MAX)?)
+    Ok(reader.take_records(within("keys in a request", count, bounds::KEYS_PER_REQUEST_MAX)?)?)
 }
 
 type Prefix<'a> = (PrefixBody, Vec<ListRecord>, Records<'a, HashRecord>);

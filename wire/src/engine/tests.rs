@@ -10,7 +10,7 @@ mod refused;
 mod samples;
 
 use super::answers::*;
-use super::layout::*;
 use super::requests::*;
-use super::text::Text;
 use super::*;
+use crate::layout::*;
+use crate::text::Text;

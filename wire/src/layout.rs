@@ -1,23 +1,39 @@
 //! Fixed-offset records: how a plain rkyv struct becomes bytes and is read in place again.
 //!
 //! Every type here archives to a size known at compile time, with alignment 1 and no relative
-//! pointer, so a frame is its header, one fixed body and an array of equal records, each at an
-//! offset that another language can compute from the tables in `docs/engine-protocol.md`.
+//! pointer, so a frame is its header, one fixed body and arrays of equal records, each at an
+//! offset that another language can compute from the tables in `docs/engine-protocol.md` and
+//! `docs/inventory-protocol.md`.
 
 use rkyv::rancor::{Failure, Panic, Strategy};
 use rkyv::ser::Serializer;
 use rkyv::{Archive, Deserialize, Portable, Serialize};
-
-use super::FrameError;
+use thiserror::Error;
 
 type Encoder<'a> = Strategy<Serializer<&'a mut Vec<u8>, (), ()>, Panic>;
 type Checker<'a> = rkyv::api::high::HighValidator<'a, Failure>;
 type Decoder = Strategy<rkyv::de::Pool, Failure>;
 
+/// Why bytes are not the parts of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LayoutError {
+    /// The frame ends before its parts do.
+    #[error("the frame ends before its parts do")]
+    Truncated,
+    /// Bytes are left after the last part.
+    #[error("bytes are left after the frame's last part")]
+    TrailingBytes,
+    /// A part has a value its type does not allow.
+    #[error("a part of the frame has a value its type does not allow")]
+    Invalid,
+}
+
 /// A struct whose archived form has a fixed size and no pointers.
 ///
-/// Sealed by construction: only the frame structs of this module's siblings implement it.
-pub trait Fixed: Sized + Archive<Archived: FixedArchived<Self>> + for<'a> Serialize<Encoder<'a>> {
+/// Sealed by construction: only the frame structs declared by `fixed!` implement it.
+pub trait Fixed:
+    Sized + Archive<Archived: FixedArchived<Self> + 'static> + for<'a> Serialize<Encoder<'a>>
+{
     /// Bytes of the archived form.
     const BYTES: usize = size_of::<Self::Archived>();
 
@@ -60,28 +76,28 @@ impl<'a> Reader<'a> {
     /// Takes one fixed struct off the front.
     ///
     /// # Errors
-    /// [`FrameError::Truncated`] if fewer bytes are left; [`FrameError::Invalid`] if they are no `T`.
-    pub fn take<T: Fixed>(&mut self) -> Result<T, FrameError> {
+    /// [`LayoutError::Truncated`] if fewer bytes are left; [`LayoutError::Invalid`] if they are no `T`.
+    pub fn take<T: Fixed>(&mut self) -> Result<T, LayoutError> {
         let bytes = self.take_bytes(T::BYTES)?;
-        let archived = rkyv::access::<T::Archived, Failure>(bytes).map_err(|_| FrameError::Invalid)?;
-        rkyv::deserialize::<T, Failure>(archived).map_err(|_| FrameError::Invalid)
+        let archived = rkyv::access::<T::Archived, Failure>(bytes).map_err(|_| LayoutError::Invalid)?;
+        rkyv::deserialize::<T, Failure>(archived).map_err(|_| LayoutError::Invalid)
     }
 
     /// Takes `count` equal records off the front, to be read in place.
     ///
     /// # Errors
-    /// [`FrameError::Truncated`] if fewer bytes are left.
-    pub fn take_records<T: Fixed>(&mut self, count: usize) -> Result<Records<'a, T>, FrameError> {
-        let length = count.checked_mul(T::BYTES).ok_or(FrameError::Truncated)?;
+    /// [`LayoutError::Truncated`] if fewer bytes are left.
+    pub fn take_records<T: Fixed>(&mut self, count: usize) -> Result<Records<'a, T>, LayoutError> {
+        let length = count.checked_mul(T::BYTES).ok_or(LayoutError::Truncated)?;
         Ok(Records { bytes: self.take_bytes(length)?, record: std::marker::PhantomData })
     }
 
     /// Takes `length` raw bytes off the front.
     ///
     /// # Errors
-    /// [`FrameError::Truncated`] if fewer bytes are left.
-    pub fn take_bytes(&mut self, length: usize) -> Result<&'a [u8], FrameError> {
-        let (taken, rest) = self.bytes.split_at_checked(length).ok_or(FrameError::Truncated)?;
+    /// [`LayoutError::Truncated`] if fewer bytes are left.
+    pub fn take_bytes(&mut self, length: usize) -> Result<&'a [u8], LayoutError> {
+        let (taken, rest) = self.bytes.split_at_checked(length).ok_or(LayoutError::Truncated)?;
         self.bytes = rest;
         Ok(taken)
     }
@@ -95,9 +111,9 @@ impl<'a> Reader<'a> {
     /// Ends the reading.
     ///
     /// # Errors
-    /// [`FrameError::TrailingBytes`] if anything is left.
-    pub fn finish(self) -> Result<(), FrameError> {
-        if self.bytes.is_empty() { Ok(()) } else { Err(FrameError::TrailingBytes) }
+    /// [`LayoutError::TrailingBytes`] if anything is left.
+    pub fn finish(self) -> Result<(), LayoutError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(LayoutError::TrailingBytes) }
     }
 }
 
@@ -130,15 +146,29 @@ impl<'a, T: Fixed> Records<'a, T> {
     }
 
     /// The records in order, each validated as it is read.
-    pub fn iter(&self) -> impl Iterator<Item = Result<T, FrameError>> + use<'a, T> {
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, LayoutError>> + use<'a, T> {
         self.bytes.chunks_exact(T::BYTES).map(|bytes| Reader::new(bytes).take())
+    }
+
+    /// The records in order and in place, each validated as it is read.
+    pub fn in_place(
+        &self,
+    ) -> impl ExactSizeIterator<Item = Result<&'a T::Archived, LayoutError>> + use<'a, T> {
+        let archived = |bytes| rkyv::access::<T::Archived, Failure>(bytes).map_err(|_| LayoutError::Invalid);
+        self.bytes.chunks_exact(T::BYTES).map(archived)
+    }
+
+    /// The bytes of all records.
+    #[must_use]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// All records by value.
     ///
     /// # Errors
-    /// [`FrameError::Invalid`] at the first record that is no `T`.
-    pub fn to_vec(&self) -> Result<Vec<T>, FrameError> {
+    /// [`LayoutError::Invalid`] at the first record that is no `T`.
+    pub fn to_vec(&self) -> Result<Vec<T>, LayoutError> {
         self.iter().collect()
     }
 }
@@ -149,7 +179,7 @@ macro_rules! fixed {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
         pub struct $name { $($(#[$field_meta])* pub $field: $kind,)* }
-        impl $crate::engine::layout::Fixed for $name {
+        impl $crate::layout::Fixed for $name {
             const DESCRIPTION: &'static str =
                 concat!(stringify!($name), "{", $(stringify!($field), ":", stringify!($kind), ";",)* "}");
         }

@@ -1,0 +1,1 @@
+//! The requester's end of inventory streams: one room for all owner streams of a core.
