@@ -2,6 +2,7 @@
 //! core; it asks through [`http::NodePort`] and merges what comes back.
 
 pub mod connections;
+pub mod etcd;
 mod guard;
 pub mod http;
 pub mod metadata;
