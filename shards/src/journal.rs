@@ -266,7 +266,25 @@ impl Journal {
         encoded_bytes: impl Fn(&Record) -> usize,
         out: &mut Interval,
     ) -> Result<(), ReadError> {
-        self.cover(after, self.head, encoded_bytes_max, encoded_bytes, out)
+        self.read_encoded_through(after, self.head, encoded_bytes_max, encoded_bytes, out)
+    }
+
+    /// Both bounds at once: as [`Journal::read_encoded`], but nothing beyond `through`.
+    ///
+    /// # Errors
+    /// As [`Journal::read_encoded`].
+    ///
+    /// # Panics
+    /// As [`Journal::read_through`].
+    pub fn read_encoded_through(
+        &self,
+        after: Sequence,
+        through: Sequence,
+        encoded_bytes_max: usize,
+        encoded_bytes: impl Fn(&Record) -> usize,
+        out: &mut Interval,
+    ) -> Result<(), ReadError> {
+        self.cover(after, through, encoded_bytes_max, encoded_bytes, out)
     }
 
     fn cover(

@@ -2,9 +2,11 @@
 //! draws randomness. Commands are verbs, inputs are `on_*(…, now)`, outputs are `poll_*()`.
 
 pub mod admission;
+pub mod coverage;
 pub mod demand;
 pub mod drop_memory;
 pub mod eviction;
+pub mod fence;
 pub mod index;
 pub mod inventory;
 pub mod journal;

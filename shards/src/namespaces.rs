@@ -130,6 +130,12 @@ impl Namespaces {
         })
     }
 
+    /// Namespaces that can still be interned.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.namespaces_max - self.interned.len()
+    }
+
     /// Namespaces interned.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -5,6 +5,7 @@
 //! filled hidden, installed by one change of state, and excluded by another, after which a bounded
 //! sweep removes its rows. Memory is charged as it is taken and never doubles by copying.
 
+mod room;
 mod row;
 mod table;
 mod view;
@@ -12,11 +13,13 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use room::ROW_BYTES_LEFT;
 pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
 
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 
 use crate::key::StateKey;
+use room::Wanted;
 use row::{Row, RowIndex};
 use table::{TABLE_ROWS_MAX, Table};
 use view::Views;
@@ -142,11 +145,14 @@ pub struct Partition {
     tables: Vec<Table>,
     views: Views,
     rows: u64,
+    /// Places of rows, taken or free.
+    places: u64,
     charged_bytes: u64,
     charged_bytes_peak: u64,
     sweep_table: usize,
     sweep_group: usize,
     scratch: Vec<RowIndex>,
+    wanted: Wanted,
 }
 
 impl Partition {
@@ -163,11 +169,13 @@ impl Partition {
             tables,
             views: Views::default(),
             rows: 0,
+            places: 0,
             charged_bytes,
             charged_bytes_peak: charged_bytes,
             sweep_table: 0,
             sweep_group: 0,
             scratch: Vec::new(),
+            wanted: Wanted::default(),
         }
     }
 
@@ -237,9 +245,10 @@ impl Partition {
         if charged_bytes + table.growth_bytes_max() > budget_bytes && !table.has_room() {
             return Err(IndexFull::Budget { charged_bytes, budget_bytes });
         }
-        let before = table.charged_bytes();
+        let (before, places) = (table.charged_bytes(), table.places());
         table.insert(bits, Row::new(key, view, medium, bytes, sequence), first);
         self.charged_bytes = self.charged_bytes - before + table.charged_bytes();
+        self.places = self.places - places + table.places();
         self.charged_bytes_peak = self.charged_bytes_peak.max(self.charged_bytes);
         self.rows += 1;
         self.views.add_row(view);
@@ -266,9 +275,10 @@ impl Partition {
     fn remove(&mut self, table: usize, bits: u16, row: RowIndex, previous: Option<RowIndex>) {
         let table = &mut self.tables[table];
         let view = table.row(row).view();
-        let before = table.charged_bytes();
+        let (before, places) = (table.charged_bytes(), table.places());
         table.remove(bits, row, previous);
         self.charged_bytes = self.charged_bytes - before + table.charged_bytes();
+        self.places = self.places - places + table.places();
         self.rows -= 1;
         self.views.remove_row(view);
     }

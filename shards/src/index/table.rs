@@ -63,6 +63,11 @@ impl Table {
         usize::from(self.rows)
     }
 
+    /// Places of rows, taken or free.
+    pub fn places(&self) -> u64 {
+        (self.chunks.len() * CHUNK_ROWS) as u64
+    }
+
     pub fn row(&self, index: RowIndex) -> &Row {
         &self.chunks[usize::from(index.0) / CHUNK_ROWS][usize::from(index.0) % CHUNK_ROWS]
     }
@@ -242,6 +247,23 @@ impl Table {
         let groups = (self.groups.len() / 16).max(1) * (size_of::<Group>() + size_of::<Fill>());
         let chunk = size_of::<[Row; CHUNK_ROWS]>() + 16 + size_of::<usize>();
         (groups + chunk) as u64
+    }
+
+    /// What that many rows of new keys may cost, the groups that move included; and what one more row
+    /// may cost after that.
+    pub fn growth_bytes(&self, rows: usize) -> (u64, u64) {
+        let keys = usize::from(self.keys) + rows;
+        let (mut count, mut moving) = (self.groups.len(), 0);
+        while keys * LOAD_DENOMINATOR > count * SLOTS * LOAD_NUMERATOR {
+            moving = count;
+            count += (count / 16).max(1);
+        }
+        let group = size_of::<Group>() + size_of::<Fill>();
+        let chunk = size_of::<[Row; CHUNK_ROWS]>() + 16 + size_of::<usize>();
+        let made = (self.rows() + rows).max(usize::from(self.rows_made));
+        let chunks = made.div_ceil(CHUNK_ROWS) - self.chunks.len();
+        let bytes = (count - self.groups.len() + moving) * group + chunks * chunk;
+        (bytes as u64, ((count / 16).max(1) * group + chunk) as u64)
     }
 
     fn must_grow(&self, keys: usize) -> bool {

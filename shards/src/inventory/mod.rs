@@ -4,6 +4,8 @@
 //! Two rooms for the two ends of a session, which never see each other: what passes between them is
 //! frames. Both are driven by connections that somebody else opens, reads and closes.
 
+pub mod permits;
+pub mod publisher;
 pub mod subscriber;
 
 /// Number of an inventory connection, unique in the life of the core that owns it. A connection carries

@@ -1,0 +1,117 @@
+//! The merge against the words of chapter 2.8, over all small combinations, and the gate.
+
+use super::*;
+
+const ASKING: Basis = Basis { revision: 7, scope_generation: 3 };
+
+fn parts() -> Vec<CoreCoverage> {
+    let standings = [
+        Standing::Unavailable(Unavailable::MembershipInvalid),
+        Standing::Unavailable(Unavailable::LeaseExpired),
+        Standing::Unavailable(Unavailable::OutOfScope),
+        Standing::NoneExpected,
+        Standing::NoneInstalled,
+        Standing::Partial,
+        Standing::Complete,
+    ];
+    let mut parts = Vec::new();
+    for standing in standings {
+        for (revision, scope_generation) in [(7, 3), (6, 3), (8, 3), (7, 2)] {
+            for raised in [true, false] {
+                let oldest_age = Duration::from_millis(parts.len() as u64);
+                parts.push(CoreCoverage { revision, scope_generation, raised, standing, oldest_age });
+            }
+        }
+    }
+    parts
+}
+
+/// The three sentences of the chapter, written as counts instead of as one pass.
+fn said(answers: &[CoreCoverage]) -> Coverage {
+    let count = |holds: &dyn Fn(&CoreCoverage) -> bool| answers.iter().filter(|answer| holds(answer)).count();
+    let refusing = count(&|answer| matches!(answer.standing, Standing::Unavailable(_)));
+    let expecting = count(&|answer| answer.standing != Standing::NoneExpected);
+    let with_nothing = count(&|answer| answer.standing == Standing::NoneInstalled);
+    if refusing > 0 || (expecting > 0 && expecting == with_nothing) {
+        return Coverage::Unavailable;
+    }
+    let sure =
+        count(&|answer| answer.standing == Standing::Complete || answer.standing == Standing::NoneExpected);
+    let lowered = count(&|answer| !answer.raised);
+    let elsewhere = count(&|answer| (answer.revision, answer.scope_generation) != (7, 3));
+    if sure == answers.len() && lowered == 0 && elsewhere == 0 {
+        Coverage::CompleteAtWatermarks
+    } else {
+        Coverage::PartialHints
+    }
+}
+
+#[test]
+fn the_merge_says_what_the_chapter_says_for_all_answers_of_up_to_three_cores() {
+    let parts = parts();
+    let mut seen = [0; 3];
+    let mut check = |answers: &[CoreCoverage]| {
+        let merged = merge(ASKING, answers);
+        assert_eq!(merged.coverage, said(answers), "{answers:?}");
+        assert_eq!(merged.oldest_age, answers.iter().map(|answer| answer.oldest_age).max().unwrap());
+        seen[merged.coverage as usize] += 1;
+    };
+    for &first in &parts {
+        check(&[first]);
+        for &second in &parts {
+            check(&[first, second]);
+            for &third in &parts {
+                check(&[first, second, third]);
+            }
+        }
+    }
+    assert!(seen.iter().all(|&count| count > 10), "{seen:?}");
+}
+
+fn part(standing: Standing) -> CoreCoverage {
+    let Basis { revision, scope_generation } = ASKING;
+    CoreCoverage { revision, scope_generation, raised: true, standing, oldest_age: Duration::ZERO }
+}
+
+#[test]
+fn a_core_that_expects_nothing_takes_nothing_away() {
+    let merged = |standings: &[Standing]| {
+        merge(ASKING, &standings.iter().copied().map(part).collect::<Vec<_>>()).coverage
+    };
+    use Standing::*;
+    assert_eq!(merged(&[NoneExpected]), Coverage::CompleteAtWatermarks);
+    assert_eq!(merged(&[NoneExpected, Complete]), Coverage::CompleteAtWatermarks);
+    assert_eq!(merged(&[NoneExpected, NoneInstalled]), Coverage::Unavailable);
+    assert_eq!(merged(&[Complete, NoneInstalled]), Coverage::PartialHints);
+    assert_eq!(merged(&[Partial, Complete]), Coverage::PartialHints);
+}
+
+#[test]
+fn no_core_is_raised_before_all_are_lowered() {
+    let mut gate = RaiseGate::new(3);
+    assert!(gate.lower(5));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 5), None);
+    assert_eq!(gate.on_lowered(ShardIndex(0), 5), None, "one core answers for itself only");
+    assert_eq!(gate.on_lowered(ShardIndex(1), 5), None);
+    // A newer revision overtakes: late answers to the older one raise nothing.
+    assert!(gate.lower(6));
+    assert_eq!(gate.on_lowered(ShardIndex(2), 5), None);
+    for core in [2, 0] {
+        assert_eq!(gate.on_lowered(ShardIndex(core), 6), None);
+    }
+    assert_eq!(gate.on_lowered(ShardIndex(1), 6), Some(6));
+    assert_eq!(gate.on_lowered(ShardIndex(1), 6), None, "said once");
+    assert!(!gate.lower(6) && !gate.lower(4), "a revision is lowered to once, and never back");
+    assert_eq!(gate.revision(), Some(6));
+}
+
+#[test]
+fn after_an_invalid_snapshot_the_same_revision_is_lowered_to_again() {
+    let mut gate = RaiseGate::new(1);
+    assert!(gate.lower(5));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 5), Some(5));
+    gate.on_membership_invalid();
+    assert!(!gate.lower(4));
+    assert!(gate.lower(5));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 5), Some(5));
+}
