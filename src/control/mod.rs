@@ -5,6 +5,7 @@ pub mod connections;
 pub mod etcd;
 mod guard;
 pub mod http;
+pub mod membership;
 pub mod metadata;
 mod metrics;
 pub mod port;

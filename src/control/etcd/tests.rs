@@ -3,4 +3,6 @@
 mod faults;
 mod node;
 mod places;
+// The scenarios of whole nodes start the same servers.
+#[path = "../../../tests/scenarios/harness/etcd.rs"]
 mod server;

@@ -205,6 +205,17 @@ fn a_paused_process_finds_its_deadline_before_its_late_answer() {
 }
 
 #[test]
+fn a_registration_that_is_answered_at_its_deadline_is_none() {
+    let mut etcd = Etcd::new(7);
+    let mut process = Process::started("a", 100, 1, START);
+    (0..5).for_each(|_| assert!(process.exchange(&mut etcd, Fate::Answered, START)));
+    process.exchange(&mut etcd, Fate::Slow, START);
+    process.exchange(&mut etcd, Fate::Answered, START + LEASE / 2);
+    assert_eq!(process.fences(), [&FenceCause::Undecided]);
+    assert!(!process.told.iter().any(|effect| matches!(effect, Effect::Registered(_))));
+}
+
+#[test]
 fn an_outage_costs_one_life_and_the_cache_nothing() {
     let mut etcd = Etcd::new(7);
     let mut process = member(&mut etcd, START);
