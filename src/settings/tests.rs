@@ -190,7 +190,7 @@ fn refusals_name_setting_value_bound_and_remedy() {
 
 #[test]
 fn what_this_version_has_not_is_refused_not_ignored() {
-    let table: [&[&str]; 17] = [
+    let table: [&[&str]; 9] = [
         &["--metadata-namespace", "a"],
         &["--metadata-empty-scope"],
         &["--metadata-empty-scope=false"],

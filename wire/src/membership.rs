@@ -20,11 +20,11 @@ use thiserror::Error;
 
 use crate::bounds::{CAPABILITIES_MAX, MEMBER_RECORD_BYTES_MAX, NODE_ID_BYTES_MAX, PEER_SOCKET_BYTES_MAX};
 use crate::identity::{ClusterUuid, Incarnation, NodeId};
+/// What nodes of this format speak to each other.
+pub use crate::inventory::PROTOCOL;
 
 /// Above all clusters. Older and newer programs share it, so that each sees the other's `format`.
 pub const PREFIX: &str = "/orbitkv/v2/";
-/// What nodes of this format speak to each other.
-pub const PROTOCOL: &str = "orbitkv/inventory-stream/v4";
 /// How it is carried.
 pub const CARRIER: &str = "quic-rkyv/1";
 /// Version of the hash that places keys on shards.

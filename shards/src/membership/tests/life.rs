@@ -314,6 +314,22 @@ fn an_etcd_restored_from_an_old_copy_is_refused_and_a_new_life_begins_above_the_
 }
 
 #[test]
+fn a_restored_etcd_that_still_has_the_lease_and_the_record_is_found_when_the_watch_comes_back() {
+    let mut etcd = Etcd::new(7);
+    let mut process = member(&mut etcd, START);
+    let mut copy = etcd.clone();
+    etcd.write(&[Write::Put(Key::EpochFloor, b"0".to_vec(), None)]);
+    process.settle(&mut etcd, START);
+    process.cut(START);
+    let mut now = START;
+    process.run(&mut copy, &mut now, seconds(1));
+    let cause =
+        FenceCause::OtherHistory(OtherHistory::Backwards { was: etcd.revision, is: copy.revision - 1 });
+    assert_eq!(process.fences(), [&cause]);
+    assert_eq!(process.epoch(), Some(2));
+}
+
+#[test]
 fn a_restored_etcd_that_has_grown_past_what_was_known_is_found_by_what_it_says_of_the_past() {
     let mut etcd = Etcd::new(7);
     let copy = etcd.clone();
