@@ -8,6 +8,7 @@ use orbitkv_native::arena::PageKind;
 use tracing_subscriber::EnvFilter;
 
 use super::{fail, say};
+use crate::control::membership::{Application, ApplyError};
 use crate::control::metadata::NodeIdentity;
 use crate::control::run;
 use crate::exit::Exit;
@@ -31,6 +32,11 @@ pub fn run(args: NodeArgs) -> ExitCode {
     let token = match settings.http_token_file.as_deref().map(Token::read).transpose() {
         Ok(token) => token,
         Err(error) => return fail(Exit::Usage, &error.to_string()),
+    };
+    let application = match Application::prepare(&settings) {
+        Ok(application) => application,
+        Err(error @ ApplyError::Settings(_)) => return fail(Exit::Usage, &error.to_string()),
+        Err(error) => return fail(Exit::Environment, &error.to_string()),
     };
     let bill = node::bill(&settings);
     say(&format!("node {}: {}", settings.node_id, settings.placement));
@@ -57,7 +63,7 @@ pub fn run(args: NodeArgs) -> ExitCode {
         PageKind::HugeTlb => "hugetlb",
     };
     let identity = NodeIdentity::of(&settings, &bill, pages);
-    match run::serve(node, identity, &settings, &machine, token, listener) {
+    match run::serve(node, identity, &settings, &machine, token, listener, application.as_ref()) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &format!("the control thread: {error}")),
     }

@@ -12,8 +12,9 @@ use orbitkv_wire::engine::answers::DrainAnswer;
 use orbitkv_wire::identity::ShardIndex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch as latest};
 
+use super::etcd::Sight;
 use super::http::{NodePort, PortError, ShardFence};
 use super::metadata::{NodeIdentity, Phase};
 use super::report::{
@@ -71,6 +72,7 @@ struct Shared {
     identity: NodeIdentity,
     phase: AtomicU8,
     drain: Notify,
+    membership: latest::Receiver<Option<Sight>>,
 }
 
 /// Control's way to the cores.
@@ -80,15 +82,15 @@ pub struct CorePort {
 }
 
 impl CorePort {
-    /// A port over control's mail.
+    /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone.
     #[must_use]
-    pub fn new(mail: Mail, identity: NodeIdentity) -> CorePort {
+    pub fn new(mail: Mail, identity: NodeIdentity, membership: latest::Receiver<Option<Sight>>) -> CorePort {
         let (wake, cores) = (mail.wake().clone(), mail.participants() - 1);
         let questions =
             Mutex::new(Questions { mail, waiting: HashMap::new(), next: 1, cancels: VecDeque::new() });
         let phase = AtomicU8::new(Phase::Serving as u8);
         let drain = Notify::new();
-        CorePort { shared: Arc::new(Shared { questions, wake, cores, identity, phase, drain }) }
+        CorePort { shared: Arc::new(Shared { questions, wake, cores, identity, phase, drain, membership }) }
     }
 
     fn questions(&self) -> std::sync::MutexGuard<'_, Questions> {
@@ -319,6 +321,10 @@ impl NodePort for CorePort {
             Phase::Serving
         }
     }
+
+    fn membership(&self) -> Option<Sight> {
+        self.shared.membership.borrow().clone()
+    }
 }
 
 fn shard_report(report: CoreReport) -> ShardReport {
@@ -442,7 +448,7 @@ mod tests {
     #[tokio::test]
     async fn a_sync_that_nobody_waits_for_any_more_gives_its_seat_back() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity());
+        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1);
         let mut core = mails.pop().expect("the core");
         let timed_out = tokio::time::timeout(Duration::from_millis(1), port.flush_fence()).await;
         assert!(timed_out.is_err());
@@ -460,7 +466,7 @@ mod tests {
     #[tokio::test]
     async fn a_cancel_that_finds_no_room_is_sent_later() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity());
+        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1);
         let mut core = mails.pop().expect("the core");
         let fill = async {
             while port.tell_all(|| Letter::Drain) {}
