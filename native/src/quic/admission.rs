@@ -98,7 +98,8 @@ impl Endpoint {
     pub(super) fn on_incoming(&mut self, incoming: proto::Incoming) {
         let expected = self.members.fingerprints_at(incoming.remote_address());
         let pending = self.links.iter().filter(|link| link.is_accepting()).count();
-        let is_full = pending >= self.settings.handshakes_max || self.links.len() >= self.settings.connections_max();
+        let is_full =
+            pending >= self.settings.handshakes_max || self.links.len() >= self.settings.connections_max();
         if expected.is_empty() || is_full {
             // No answer: the peer tries again by itself.
             self.counters.dropped_no_room += 1;
@@ -209,7 +210,8 @@ impl Endpoint {
         let link = self.links.get_mut(slot).expect("an event has its connection");
         let session = link.protocol.crypto_session();
         let data = session.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
-        let keys = session.peer_identity().and_then(|keys| keys.downcast::<Vec<CertificateDer<'static>>>().ok());
+        let keys =
+            session.peer_identity().and_then(|keys| keys.downcast::<Vec<CertificateDer<'static>>>().ok());
         let purpose = data.and_then(|data| Purpose::from_alpn(data.protocol.as_deref()?));
         let peer = keys.and_then(|keys| Some(Fingerprint::of(keys.first()?)));
         let Some((purpose, peer)) = purpose.zip(peer) else {
@@ -269,7 +271,9 @@ fn loss(reason: proto::ConnectionError) -> Loss {
             ACCESS_DENIED | DECRYPT_ERROR => Loss::KeyRefused,
             code => Loss::Aborted { code },
         },
-        proto::ConnectionError::ApplicationClosed(close) => Loss::Closed { code: close.error_code.into_inner() },
+        proto::ConnectionError::ApplicationClosed(close) => {
+            Loss::Closed { code: close.error_code.into_inner() }
+        }
         proto::ConnectionError::Reset => Loss::Reset,
         proto::ConnectionError::TimedOut => Loss::Idle,
         proto::ConnectionError::VersionMismatch => {

@@ -125,7 +125,12 @@ impl Endpoint {
         let may_discover_mtu = !socket.may_fragment();
         let origin = Instant::now();
         Ok(Self {
-            protocol: proto::Endpoint::new(Arc::new(config), Some(Arc::new(server.clone())), may_discover_mtu, None),
+            protocol: proto::Endpoint::new(
+                Arc::new(config),
+                Some(Arc::new(server.clone())),
+                may_discover_mtu,
+                None,
+            ),
             settings,
             handshakes,
             server,
@@ -306,7 +311,8 @@ impl Endpoint {
         match self.protocol.handle(self.now, remote, local_ip, ecn, data, &mut self.scratch) {
             None => self.counters.dropped_stray += 1,
             Some(proto::DatagramEvent::ConnectionEvent(handle, event)) => {
-                let slot = self.links.slot_of_handle(handle).expect("the protocol knows only our connections");
+                let slot =
+                    self.links.slot_of_handle(handle).expect("the protocol knows only our connections");
                 self.links.get_mut(slot).expect("a handle has its connection").protocol.handle_event(event);
                 self.touch(slot);
             }
@@ -418,7 +424,8 @@ impl Endpoint {
         if cfg!(debug_assertions) {
             for purpose in Purpose::ALL {
                 let lane = &self.lanes[purpose as usize];
-                let charges = || self.links.iter().filter(|link| link.lane == purpose).filter_map(|link| link.charge);
+                let charges =
+                    || self.links.iter().filter(|link| link.lane == purpose).filter_map(|link| link.charge);
                 assert_eq!(lane.connections, charges().count(), "{purpose:?} connections");
                 assert_eq!(lane.charged_bytes, charges().map(u64::from).sum::<u64>(), "{purpose:?} windows");
                 assert!(lane.connections <= self.settings.of(purpose).connections_max);

@@ -134,11 +134,11 @@ impl NodeKey {
             return Err(NodeKeyError::Permissions { path: path.into(), mode });
         }
         let mut document = Vec::new();
-        Read::by_ref(&mut file).take(KEY_BYTES_MAX + 1).read_to_end(&mut document).map_err(|source| {
-            NodeKeyError::System { step: "reading", path: path.into(), source }
-        })?;
-        Self::from_pkcs8(&document)
-            .map_err(|reason| NodeKeyError::Malformed { path: path.into(), reason })
+        Read::by_ref(&mut file)
+            .take(KEY_BYTES_MAX + 1)
+            .read_to_end(&mut document)
+            .map_err(|source| NodeKeyError::System { step: "reading", path: path.into(), source })?;
+        Self::from_pkcs8(&document).map_err(|reason| NodeKeyError::Malformed { path: path.into(), reason })
     }
 
     /// Written under another name and renamed, so that a key is there whole or not at all.
@@ -175,7 +175,8 @@ impl NodeKey {
         if document.len() as u64 > KEY_BYTES_MAX {
             return Err(format!("it has more than {KEY_BYTES_MAX} bytes"));
         }
-        Ed25519KeyPair::from_pkcs8(document).map_err(|reason| format!("no Ed25519 key in PKCS #8: {reason}"))?;
+        Ed25519KeyPair::from_pkcs8(document)
+            .map_err(|reason| format!("no Ed25519 key in PKCS #8: {reason}"))?;
         let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(document));
         let signing = rustls::crypto::ring::sign::any_eddsa_type(match &der {
             PrivateKeyDer::Pkcs8(pkcs8) => pkcs8,
@@ -261,7 +262,10 @@ mod tests {
         for mode in [0o640, 0o604, 0o620, 0o610, 0o666] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let error = NodeKey::load_or_create(directory.path()).unwrap_err();
-            assert!(matches!(error, NodeKeyError::Permissions { mode: found, .. } if found == mode), "{error}");
+            assert!(
+                matches!(error, NodeKeyError::Permissions { mode: found, .. } if found == mode),
+                "{error}"
+            );
             assert!(error.to_string().contains("chmod 600"), "{error}");
         }
         assert_eq!(fs::read(&path).unwrap(), before);

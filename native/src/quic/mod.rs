@@ -44,7 +44,9 @@ pub use frames::FrameReader;
 pub use identity::{Fingerprint, NodeKey, NodeKeyError};
 pub use members::Member;
 pub use payload::{Payload, Payloads};
-pub use settings::{DIALS_PENDING_MAX, EndpointSettings, PurposeSettings, UNVERIFIED_MAX, URGENT_WINDOW_BYTES};
+pub use settings::{
+    DIALS_PENDING_MAX, EndpointSettings, PurposeSettings, UNVERIFIED_MAX, URGENT_WINDOW_BYTES,
+};
 
 use bytes::Bytes;
 use std::net::SocketAddr;

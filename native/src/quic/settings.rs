@@ -125,8 +125,14 @@ impl EndpointSettings {
     pub(super) fn assert_valid(&self) {
         for purpose in Purpose::ALL {
             let bounds = self.of(purpose);
-            assert!(bounds.stream_window_bytes <= bounds.receive_window_bytes, "{purpose:?}: a stream's window fits");
-            assert!(bounds.stream_window_bytes > 0 && bounds.send_window_bytes > 0, "{purpose:?}: windows are open");
+            assert!(
+                bounds.stream_window_bytes <= bounds.receive_window_bytes,
+                "{purpose:?}: a stream's window fits"
+            );
+            assert!(
+                bounds.stream_window_bytes > 0 && bounds.send_window_bytes > 0,
+                "{purpose:?}: windows are open"
+            );
         }
         assert!(self.accepted_window_bytes > 0 && self.streams_max > 0, "requests can come in");
         assert!(MTU_BYTES.contains(&self.mtu_bytes_max), "{} is no MTU", self.mtu_bytes_max);
@@ -162,7 +168,8 @@ impl EndpointSettings {
     }
 
     fn transport(&self) -> TransportConfig {
-        let idle_ms = VarInt::try_from(self.idle_timeout.as_millis() as u64).expect("asserted to be below an hour");
+        let idle_ms =
+            VarInt::try_from(self.idle_timeout.as_millis() as u64).expect("asserted to be below an hour");
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.mtu_bytes_max);
         let mut config = TransportConfig::default();

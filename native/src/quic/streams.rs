@@ -114,7 +114,9 @@ impl Endpoint {
                 }
                 Ok(None) => break Ok(ReadState::Ended),
                 Err(proto::ReadError::Blocked) => break Ok(ReadState::Blocked),
-                Err(proto::ReadError::Reset(code)) => break Err(ReadError::Reset { code: code.into_inner() }),
+                Err(proto::ReadError::Reset(code)) => {
+                    break Err(ReadError::Reset { code: code.into_inner() });
+                }
             }
         };
         if chunks.finalize().should_transmit() {
@@ -141,7 +143,9 @@ impl Endpoint {
                 link.has_unaccepted = true;
                 None
             }
-            proto::StreamEvent::Readable { id } => Some(Event::Readable { connection, stream: StreamId::of(id) }),
+            proto::StreamEvent::Readable { id } => {
+                Some(Event::Readable { connection, stream: StreamId::of(id) })
+            }
             proto::StreamEvent::Writable { id } => {
                 let window_bytes = self.settings.of(link.lane).send_window_bytes;
                 let then = link.push(id, window_bytes);
