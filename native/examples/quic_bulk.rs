@@ -96,12 +96,7 @@ fn own(messages: usize) -> f64 {
             while let Some(event) = endpoint.poll_event() {
                 match event {
                     Event::StreamOpened { connection, stream } => at = Some((connection, stream)),
-                    Event::Lost { .. } => {
-                        if std::env::var_os("QUIC_BULK_COUNTERS").is_some() {
-                            println!("{:?}", endpoint.counters());
-                        }
-                        return;
-                    }
+                    Event::Lost { .. } => return,
                     _ => {}
                 }
             }
@@ -156,9 +151,6 @@ fn own(messages: usize) -> f64 {
     endpoint.close(dialled, 0, monotonic_ns());
     endpoint.flush(monotonic_ns());
     sender.join().expect("the sender ends with the connection");
-    if std::env::var_os("QUIC_BULK_COUNTERS").is_some() {
-        println!("{:?}", endpoint.counters());
-    }
     speed
 }
 

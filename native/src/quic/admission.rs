@@ -186,10 +186,10 @@ impl Endpoint {
                 }
                 Stage::Handshake { .. } | Stage::Open => {}
             }
-            if link.has_unaccepted {
-                if let Some(event) = link.accept_stream() {
-                    return Some(event);
-                }
+            if link.has_unaccepted
+                && let Some(event) = link.accept_stream()
+            {
+                return Some(event);
             }
             let event = match link.protocol.poll()? {
                 proto::Event::Connected => self.on_connected(slot),

@@ -205,3 +205,30 @@ fn an_accepted_connection_needs_room_too() {
     near.dial(&far, Purpose::Payload);
     run(&mut [&mut near, &mut far], |nodes| nodes[1].connected().len() == 2);
 }
+
+#[test]
+fn a_cluster_that_starts_at_once_comes_together() {
+    const NODES: usize = 12;
+    let mut nodes: Vec<Node> = (0..NODES).map(|_| Node::new()).collect();
+    acquaint(&mut nodes.iter_mut().collect::<Vec<_>>());
+    let targets: Vec<Member> = nodes.iter().map(Node::member).collect();
+    // Every node dials every other one as its bound of pending dials lets it, and again what was lost.
+    let mut missing: Vec<Vec<usize>> =
+        (0..NODES).map(|own| (0..NODES).filter(|other| *other != own).collect()).collect();
+    run(&mut nodes.iter_mut().collect::<Vec<_>>(), |nodes| {
+        for (node, missing) in nodes.iter_mut().zip(&mut missing) {
+            assert!(node.counters().dials_pending_now <= DIALS_PENDING_MAX as u64);
+            missing.retain(|other| {
+                let target = &targets[*other];
+                let address = SocketAddr::new(target.address, target.base_port);
+                let dialled =
+                    node.endpoint.dial(address, target.fingerprint, Purpose::Inventory, monotonic_ns());
+                dialled.is_err()
+            });
+        }
+        nodes.iter().all(|node| node.connected().len() == 2 * (NODES - 1))
+    });
+    let retries: u64 = nodes.iter().map(|node| node.counters().retries).sum();
+    assert!(nodes.iter().all(|node| node.counters().handshakes_failed == 0));
+    assert!(retries > 0, "eleven diallers at once are more than eight");
+}
