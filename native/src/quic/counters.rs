@@ -11,6 +11,8 @@ pub struct Counters {
     pub bytes_received: u64,
     /// Receives that gave something.
     pub receives: u64,
+    /// Receives that the kernel refused.
+    pub receives_failed: u64,
     /// Datagrams given to the kernel.
     pub datagrams_sent: u64,
     /// Their bytes.

@@ -4,6 +4,7 @@
 //! messages to the protocol's endpoint, gets its timer set, and is queued for sending and for events.
 
 use super::admission::Lane;
+use super::connection_names::ConnectionNames;
 use super::counters::Counters;
 use super::identity::NodeKey;
 use super::link::{Links, SlotQueue, Stage};
@@ -45,6 +46,16 @@ pub struct Turn {
     pub more: bool,
     /// Call again then even if the descriptor stays quiet; nanoseconds of the clock the caller passes.
     pub deadline_ns: Option<u64>,
+    /// A datagram of a handshake was worked on, at most one: signatures make such a turn longer than others.
+    pub shook_hands: bool,
+}
+
+/// What a turn has taken in.
+#[derive(Default)]
+struct Received {
+    /// The budget is used up; there may be more.
+    more: bool,
+    shook_hands: bool,
 }
 
 /// An endpoint. See the module for how it is driven.
@@ -101,13 +112,13 @@ impl Endpoint {
 
         // Kept over restarts, so that the next process of this node can reset connections of this one.
         let reset_key = hmac::Key::new(hmac::HMAC_SHA256, &key.secret("stateless reset", port));
-        let id_secret = key.secret("connection ids", port);
-        let id_key = u64::from_le_bytes(*id_secret.first_chunk().expect("a secret has 32 bytes"));
+        let name_secret = key.secret("connection names", port);
+        let name_key = u64::from_le_bytes(*name_secret.first_chunk().expect("a secret has 32 bytes"));
         let mut config = proto::EndpointConfig::new(Arc::new(reset_key));
         config
             .max_udp_payload_size(settings.mtu_bytes_max.max(1_472))
             .expect("asserted to be an MTU")
-            .cid_generator(move || Box::new(proto::HashedConnectionIdGenerator::from_key(id_key)));
+            .cid_generator(move || Box::new(ConnectionNames { key: name_key }));
 
         let retry_secret = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&key.secret("retry tokens", port));
         let mut server = proto::ServerConfig::new(handshakes.server(Vec::new()), Arc::new(retry_secret));
@@ -165,14 +176,14 @@ impl Endpoint {
     pub fn turn(&mut self, now_ns: u64) -> Turn {
         self.at(now_ns);
         self.fire_timers();
-        let more_received = self.receive();
-        self.finish_turn(more_received)
+        let received = self.receive();
+        self.finish_turn(received)
     }
 
     /// Sends what commands since the last turn have caused.
     pub fn flush(&mut self, now_ns: u64) -> Turn {
         self.at(now_ns);
-        self.finish_turn(false)
+        self.finish_turn(Received::default())
     }
 
     /// What happened, oldest first for each connection; to be asked until there is nothing.
@@ -214,18 +225,18 @@ impl Endpoint {
         self.origin_ns + at.saturating_duration_since(self.origin).as_nanos() as u64
     }
 
-    fn finish_turn(&mut self, more_received: bool) -> Turn {
+    fn finish_turn(&mut self, received: Received) -> Turn {
         self.settle();
         let sent = self.send();
-        self.settle();
         self.assert_invariants();
         let blocked = sent == Sent::Blocked;
         let unsent = self.lanes.iter().any(|lane| !lane.sendable.is_empty());
         let timer = self.timers.first().map(|(at, _)| *at);
         let retry = blocked.then(|| self.now + BLOCKED_RETRY);
         Turn {
-            more: more_received || !self.waiting.is_empty() || (unsent && !blocked),
+            more: received.more || !self.waiting.is_empty() || (unsent && !blocked),
             deadline_ns: timer.into_iter().chain(retry).min().map(|at| self.nanoseconds(at)),
+            shook_hands: received.shook_hands,
         }
     }
 
@@ -247,14 +258,14 @@ impl Endpoint {
         }
     }
 
-    /// Receives up to the budget; true if there may be more.
-    fn receive(&mut self) -> bool {
-        let mut may_shake = self.shake_hands();
+    /// Receives up to the budget, and works on one datagram of a handshake.
+    fn receive(&mut self) -> Received {
+        let mut received = Received { more: false, shook_hands: self.shake_hands() };
         let mut left_bytes = self.settings.receive_budget_bytes;
         while left_bytes > 0 {
             let batches = self.socket.receive(left_bytes, &mut self.counters);
             if batches == 0 {
-                return false;
+                return received;
             }
             for index in 0..batches {
                 let batch = self.socket.batch(index);
@@ -275,24 +286,21 @@ impl Endpoint {
                     match is_handshake {
                         false => self.on_datagram(datagram),
                         // In order with what follows it, if nothing else waits.
-                        true if std::mem::take(&mut may_shake) => self.on_datagram(datagram),
+                        true if !std::mem::replace(&mut received.shook_hands, true) => {
+                            self.on_datagram(datagram)
+                        }
                         true => self.wait(datagram),
                     }
                 }
             }
         }
-        true
+        Received { more: true, ..received }
     }
 
-    /// Works on the handshake datagram that has waited longest; true if none waited.
+    /// Works on the handshake datagram that has waited longest; false if none waited.
     fn shake_hands(&mut self) -> bool {
-        match self.waiting.pop_front() {
-            Some(datagram) => {
-                self.on_datagram(datagram);
-                false
-            }
-            None => true,
-        }
+        let datagram = self.waiting.pop_front();
+        datagram.map(|datagram| self.on_datagram(datagram)).is_some()
     }
 
     fn wait(&mut self, datagram: Datagram) {

@@ -24,6 +24,7 @@
 //! so that a byte that waits for its reader keeps nothing but its own datagram.
 
 mod admission;
+mod connection_names;
 mod counters;
 mod endpoint;
 mod frames;

@@ -97,7 +97,7 @@ impl Default for EndpointSettings {
             accepted_window_bytes: 64 * 1024,
             streams_max: 64,
             handshakes_max: 128,
-            handshake_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(3),
             idle_timeout: Duration::from_secs(5),
             keep_alive: Duration::from_secs(2),
             mtu_bytes_max: 1_452,

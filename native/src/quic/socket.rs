@@ -97,9 +97,12 @@ impl Socket {
         let mut buffers: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| IoSliceMut::new(parts.next().expect("a part for each message")));
         let socket = UdpSockRef::from(&self.socket);
-        let Ok(count) = self.state.recv(socket, &mut buffers[..messages], &mut self.metas[..messages]) else {
-            // Nothing there; or an error that some earlier send caused, which says nothing about what comes in.
-            return 0;
+        let count = match self.state.recv(socket, &mut buffers[..messages], &mut self.metas[..messages]) {
+            Ok(count) => count,
+            Err(error) => {
+                counters.receives_failed += u64::from(error.kind() != io::ErrorKind::WouldBlock);
+                return 0;
+            }
         };
         let bytes: usize = self.metas[..count].iter().map(|meta| meta.len).sum();
         self.message_bytes = (self.message_bytes * 7 + bytes / count.max(1)) / 8;

@@ -131,7 +131,7 @@ fn one_handshake_datagram_a_turn_and_a_retry_above_eight() {
     }
     // The diallers are not driven, so none of the sixteen proves its address.
     for turn in 1..=16 {
-        far.step();
+        assert!(far.endpoint.turn(monotonic_ns()).shook_hands);
         let counters = far.counters();
         assert_eq!(counters.accepts + counters.retries, turn);
     }
@@ -140,6 +140,30 @@ fn one_handshake_datagram_a_turn_and_a_retry_above_eight() {
     assert_eq!(counters.handshakes_pending_now, UNVERIFIED_MAX as u64);
     run(&mut [&mut first, &mut second, &mut far], |nodes| nodes[2].connected().len() == 16);
     assert_eq!([first.counters().handshakes, second.counters().handshakes], [8, 8]);
+}
+
+#[test]
+fn handshakes_of_peers_that_fall_silent_are_given_up() {
+    let (mut near, mut far) = (Node::new(), Node::new());
+    acquaint(&mut [&mut near, &mut far]);
+    for _ in 0..DIALS_PENDING_MAX {
+        near.dial(&far, Purpose::Payload);
+    }
+    while near.endpoint.flush(monotonic_ns()).more {}
+    run(&mut [&mut far], |nodes| nodes[0].counters().accepts == DIALS_PENDING_MAX as u64);
+    let silent = near.address;
+    drop(near);
+    run(&mut [&mut far], |nodes| nodes[0].counters().connections_now == 0);
+    let counters = far.counters();
+    assert_eq!((counters.handshakes_failed, counters.handshakes), (DIALS_PENDING_MAX as u64, 0));
+    assert!(far.heard.is_empty());
+
+    // Nor does a dial wait for one who says nothing.
+    let mut near = Node::with(settings(), NodeKey::ephemeral(), silent);
+    near.endpoint.set_members([far.member()]);
+    let dialled = near.dial(&far, Purpose::Payload);
+    run(&mut [&mut near], |nodes| nodes[0].loss(dialled).is_some());
+    assert!(matches!(near.loss(dialled), Some(Loss::HandshakeTimeout | Loss::Idle)));
 }
 
 #[test]
