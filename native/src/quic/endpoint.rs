@@ -9,7 +9,7 @@ use super::counters::Counters;
 use super::identity::NodeKey;
 use super::link::{Links, SlotQueue, Stage};
 use super::members::MemberMap;
-use super::settings::{EndpointSettings, HANDSHAKE_QUEUE_MAX, HANDSHAKE_QUEUE_SHARE};
+use super::settings::{DATAGRAM_COST_BYTES, EndpointSettings, HANDSHAKE_QUEUE_MAX, HANDSHAKE_QUEUE_SHARE};
 use super::socket::{Sent, Socket};
 use super::tls::Handshakes;
 use super::{Event, Loss, Member, Purpose, close_code};
@@ -272,7 +272,7 @@ impl Endpoint {
                 let is_member = self.members.contains(batch.remote);
                 let is_known = is_member || self.links.has_remote(batch.remote);
                 for range in batch.datagrams() {
-                    left_bytes = left_bytes.saturating_sub(range.len());
+                    left_bytes = left_bytes.saturating_sub(range.len().max(DATAGRAM_COST_BYTES));
                     self.counters.datagrams_received += 1;
                     let data = self.socket.datagram(range);
                     let is_handshake = data.first().is_some_and(|first| first & LONG_HEADER != 0);
@@ -416,7 +416,7 @@ impl Endpoint {
                 let transmit = link.protocol.poll_transmit(self.now, datagrams_max, &mut self.scratch);
                 self.set_timer(slot);
                 let Some(transmit) = transmit else { continue };
-                left_bytes = left_bytes.saturating_sub(transmit.size);
+                left_bytes = left_bytes.saturating_sub(transmit.size.max(DATAGRAM_COST_BYTES));
                 self.lanes[purpose as usize].sendable.push(slot);
                 if self.socket.send(transmit, &self.scratch, &mut self.counters) == Sent::Blocked {
                     return Sent::Blocked;

@@ -20,6 +20,9 @@ pub(super) const HANDSHAKE_QUEUE_SHARE: usize = 16;
 /// Bytes of the largest send: 64 segments of 1,452 bytes, which the kernel announces, exceed its own limit.
 pub(super) const SEND_BYTES_MAX: usize = 65_000;
 
+/// What a datagram counts of a turn's budget at least, in bytes: a small one takes as long to work on.
+pub(super) const DATAGRAM_COST_BYTES: usize = 512;
+
 /// Kept of the send window for urgent streams, so that a release gets through beside bulk that waits for ACKs.
 pub const URGENT_WINDOW_BYTES: u64 = 64 * 1024;
 

@@ -1,7 +1,7 @@
 //! The UDP socket of an endpoint: batches of datagrams each way, as large as the kernel takes them.
 
 use super::counters::Counters;
-use super::settings::SEND_BYTES_MAX;
+use super::settings::{DATAGRAM_COST_BYTES, SEND_BYTES_MAX};
 use quinn_proto::{EcnCodepoint, Transmit};
 use quinn_udp::{BATCH_SIZE, RecvMeta, UdpSockRef, UdpSocketState};
 use std::io::{self, IoSliceMut};
@@ -92,7 +92,7 @@ impl Socket {
 
     /// Receives about `budget_bytes`; the number of batches, 0 if there is nothing.
     pub(super) fn receive(&mut self, budget_bytes: usize, counters: &mut Counters) -> usize {
-        let messages = (budget_bytes / self.message_bytes.max(1)).clamp(1, BATCH_SIZE);
+        let messages = (budget_bytes / self.message_bytes.max(DATAGRAM_COST_BYTES)).clamp(1, BATCH_SIZE);
         let mut parts = self.buffer.chunks_exact_mut(MESSAGE_BYTES_MAX);
         let mut buffers: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| IoSliceMut::new(parts.next().expect("a part for each message")));

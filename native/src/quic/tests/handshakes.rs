@@ -167,6 +167,20 @@ fn handshakes_of_peers_that_fall_silent_are_given_up() {
 }
 
 #[test]
+fn a_turn_takes_in_a_bounded_number_of_datagrams() {
+    let mut far = Node::new();
+    let flood = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..400 {
+        flood.send_to(b"?", far.address).unwrap();
+    }
+    let budget = (settings().receive_budget_bytes / 512) as u64;
+    assert!(far.endpoint.turn(monotonic_ns()).more);
+    let first = far.counters().datagrams_received;
+    assert!((budget..budget + 64).contains(&first), "{first} datagrams");
+    run(&mut [&mut far], |nodes| nodes[0].counters().dropped_unknown == 400);
+}
+
+#[test]
 fn a_peer_that_floods_with_handshakes_takes_its_share_of_the_queue() {
     let (mut near, mut far) = (Node::new(), Node::new());
     let flood = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -101,13 +101,16 @@ fn a_peer_that_never_reads_costs_its_windows_and_one_frame() {
     let stream = near.endpoint.open(dialled, Priority::Ordinary).unwrap();
     let payload = payloads.lend(1, 0, MIB as u64).unwrap();
     near.endpoint.write(dialled, stream, payload).unwrap();
-    let before = far.counters().bytes_received;
-    run_for(&mut [&mut near, &mut far], Duration::from_millis(300));
+    let before = far.counters().bytes_received as usize;
+    run(&mut [&mut near, &mut far], |nodes| {
+        nodes[1].counters().bytes_received as usize - before >= window_bytes
+    });
+    run_for(&mut [&mut near, &mut far], Duration::from_millis(200));
     let payload = payloads.lend(2, MIB as u64, MIB as u64).unwrap();
     assert!(blocked(near.endpoint.write(dialled, stream, payload)).is_some());
     assert_eq!(payloads.poll_drained(), Some(2), "what was refused is not kept");
-    let received = (far.counters().bytes_received - before) as usize;
-    assert!((window_bytes..window_bytes + 32 * 1024).contains(&received), "{received} bytes for the window");
+    let received = far.counters().bytes_received as usize - before;
+    assert!(received < window_bytes + 32 * 1024, "{received} bytes for the window");
 
     // It reads after all: everything comes, and the loan ends.
     let at = (accepted, far.opened(accepted)[0]);
