@@ -35,12 +35,6 @@ use crate::engine::{Connection, EngineHub, Greeting};
 use crate::exit::Exit;
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
-/// Operations that one shard's device may have in flight.
-const SSD_DEPTH: u32 = 64;
-
-/// Of those, write-backs: reads of waiting engines always find seats.
-const WRITE_BACKS_MAX: usize = 32;
-
 /// Ended residences one shard remembers.
 const DROP_MEMORY_ENTRIES: usize = 16_384;
 
@@ -144,7 +138,10 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64,
         slab_bytes: Slab::table_bytes(&slab),
         segment_log_bytes: log.unwrap_or(0),
-        ssd_ring_bytes: if settings.ssd_slice_bytes > 0 { u64::from(SSD_DEPTH) * 1024 } else { 0 },
+        ssd_ring_bytes: match settings.ssd_slice_bytes {
+            0 => 0,
+            _ => u64::from(RingSettings::operations_max(settings.ssd_depth)) * 1024,
+        },
         connection_bytes: Core::table_bytes() + BILLED_CONNECTIONS * Connection::table_bytes(),
         ledger_bytes: WAITING_MAX * 256
             + bill::charged_slots_max(settings.dram_slice_bytes) * LEASED_SLOT_BYTES,
@@ -178,11 +175,17 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         leases: ShardSettings::lease_settings(settings.dram_slice_bytes),
         // Engines may fill at most half of the slice at once, so that recoveries find slots too.
         reserved_bytes_max: settings.dram_slice_bytes / 2,
-        write_backs_max: WRITE_BACKS_MAX,
+        write_backs_max: write_backs_max(settings),
         waiting_max: WAITING_MAX,
         blocks_max: blocks_max(settings),
         read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
     }
+}
+
+/// Write-backs of one shard at once: three quarters of what its ring accepts, so that reads of waiting
+/// engines always find seats.
+fn write_backs_max(settings: &NodeSettings) -> usize {
+    (RingSettings::operations_max(settings.ssd_depth) as usize * 3 / 4).max(1)
 }
 
 /// Blocks that one shard keeps track of: those of [`BILLED_BLOCK_BYTES`] that fit both media. Smaller
@@ -373,7 +376,7 @@ impl Seat {
         let device = match &self.file {
             None => None,
             Some(file) => {
-                let settings = RingSettings::new(SSD_DEPTH, self.page_kind);
+                let settings = RingSettings::new(self.settings.ssd_depth, self.page_kind);
                 let base = u64::from(self.shard) * self.settings.dram_slice_bytes;
                 let slice = base..base + self.settings.dram_slice_bytes;
                 let device = match &placement.device_cores {

@@ -25,6 +25,7 @@ pub use token::Token;
 pub use values::{CoreList, HttpBind, is_node_id};
 
 use orbitkv_native::engine_socket::SOCKET_PATH_BYTES_MAX;
+use orbitkv_native::ssd_ring::DEVICE_DEPTH_MAX;
 
 use crate::quantity::{ByteSize, GIB, MIB};
 use refusal::refused;
@@ -41,6 +42,8 @@ pub const JOURNAL_SLICE_BYTES_MIN: u64 = 2 * orbitkv_wire::bounds::INTERVAL_BYTE
 pub const ENGINE_UIDS_MAX: usize = 64;
 
 const DRAM_DEFAULT: ByteSize = ByteSize(GIB);
+/// Enough to keep an NVMe drive busy with large blocks; `orbitkv-bench local` measures at this depth.
+const SSD_DEPTH_DEFAULT: u32 = 32;
 const JOURNAL_DEFAULT: ByteSize = ByteSize(16 * MIB);
 const HTTP_DEFAULT: HttpBind =
     HttpBind::At(std::net::SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 7070)));
@@ -72,6 +75,8 @@ pub struct NodeSettings {
     pub dram_slice_bytes: u64,
     /// SSD space of one shard in bytes, a multiple of 2 MiB; 0 is off.
     pub ssd_slice_bytes: u64,
+    /// Requests a shard's ring gives the device at once.
+    pub ssd_depth: u32,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -130,6 +135,7 @@ impl NodeSettings {
             idle: args.idle.unwrap_or(Idle::Park),
             dram_slice_bytes,
             ssd_slice_bytes,
+            ssd_depth: ssd_depth(args)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,
@@ -263,6 +269,16 @@ fn engine_uids(args: &NodeArgs, machine: &Machine) -> Result<Vec<u32>, SettingsE
         return Err(refused("--engine-uid", format!("{} ids", uids.len() - 1), bound, "name fewer"));
     }
     Ok(uids)
+}
+
+fn ssd_depth(args: &NodeArgs) -> Result<u32, SettingsError> {
+    let depth = args.ssd_depth.unwrap_or(SSD_DEPTH_DEFAULT);
+    if (1..=DEVICE_DEPTH_MAX).contains(&depth) {
+        return Ok(depth);
+    }
+    let bound = format!("a shard gives the device 1 to {DEVICE_DEPTH_MAX} requests at once");
+    let remedy = format!("use --ssd-depth {}", depth.clamp(1, DEVICE_DEPTH_MAX));
+    Err(refused("--ssd-depth", depth, bound, remedy))
 }
 
 fn http_notice(http: HttpBind, token_file: Option<&Path>) -> Option<String> {

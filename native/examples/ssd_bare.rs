@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{count} transfers of {} KiB, depth {depth}; writes to a new file first", bytes / 1_024);
     let page_kinds = [PagePreference::Small, PagePreference::Auto];
     for (preference, split) in page_kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
-        let (arena, report) = Arena::create(u64::from(depth) * bytes, preference)?;
+        let (arena, report) =
+            Arena::create(u64::from(RingSettings::operations_max(depth)) * bytes, preference)?;
         let settings = RingSettings { small_pages: split, ..RingSettings::new(depth, report.page_kind) };
         for threaded in [false, true] {
             let slice = 0..arena.bytes();

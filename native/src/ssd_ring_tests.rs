@@ -34,7 +34,7 @@ struct Bench {
 }
 
 fn settings(depth: u32, small_pages: bool) -> RingSettings {
-    RingSettings { depth, checksum_step_bytes: 64 * 1_024, small_pages }
+    RingSettings { depth, device_depth: depth * 2, checksum_step_bytes: 64 * 1_024, small_pages }
 }
 
 fn device(
@@ -146,7 +146,7 @@ fn random_transfers_agree_with_a_plain_model() {
     for (layout, small_pages, seed) in
         [(Layout::Inline, true, 1), (Layout::Inline, false, 2), (Layout::Thread, true, 3)]
     {
-        let settings = RingSettings { depth: 7, checksum_step_bytes: 8 * PAGE, small_pages };
+        let settings = RingSettings { depth: 7, device_depth: 3, checksum_step_bytes: 8 * PAGE, small_pages };
         let (slots, slot_bytes) = (12, 3 * MIB);
         let mut bench = bench(layout, settings, slots * slot_bytes, 24 * MIB);
         let mut random = Seeded(seed);
@@ -388,7 +388,7 @@ fn thread_cpu(name: &str) -> u64 {
 
 #[test]
 fn a_turn_does_no_more_checksum_work_than_its_budget() {
-    let settings = RingSettings { depth: 2, checksum_step_bytes: PAGE, small_pages: false };
+    let settings = RingSettings { depth: 2, device_depth: 2, checksum_step_bytes: PAGE, small_pages: false };
     let mut bench = bench(Layout::Inline, settings, 4 * MIB, 4 * MIB);
     bench.device.submit(transfer(1, TransferKind::Write, 0, 0, 10 * PAGE)).unwrap();
     let SsdDevice::Inline(ring) = &mut bench.device else { unreachable!() };

@@ -163,7 +163,8 @@ impl RaiseGate {
         }
     }
 
-    /// The membership snapshot is invalid, as every core is told: the same revision may be lowered to again.
+    /// The membership snapshot is invalid, as every core is told, or this node begins a new life: the same
+    /// revision may be lowered to again.
     pub fn on_membership_invalid(&mut self) {
         if let Some(revision) = self.revision() {
             self.state = Gate::Invalid { revision };

@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use clap::Args;
 use orbitkv_wire::bounds::{BLOCK_HASH_BYTES, GROUPS_MAX};
-use orbitkv_wire::engine::text::Text;
 use orbitkv_wire::identity::{GroupId, NamespaceDigest};
 use orbitkv_wire::namespace::{GroupIdentity, GroupKind, NamespaceIdentity};
+use orbitkv_wire::text::Text;
 
 use crate::quantity::ByteSize;
 

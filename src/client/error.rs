@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use orbitkv_native::arena::ArenaViewError;
 use orbitkv_wire::engine::{FrameError, Operation, Status};
+use orbitkv_wire::layout::LayoutError;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -154,6 +155,12 @@ impl ClientError {
 
     pub(super) fn protocol(reason: impl Into<String>) -> ClientError {
         ClientError::Protocol { reason: reason.into() }
+    }
+}
+
+impl From<LayoutError> for ClientError {
+    fn from(error: LayoutError) -> ClientError {
+        FrameError::from(error).into()
     }
 }
 

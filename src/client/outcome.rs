@@ -7,11 +7,11 @@ use orbitkv_wire::engine::answers::{
     Answer, BlockOutcome, CommitOutcome, Coverage, DrainAnswer, EvictOutcome, OutcomeRecord, Place,
     SlotOutcome, SyncOutcome, decode_answer,
 };
-use orbitkv_wire::engine::layout::Records;
 use orbitkv_wire::engine::{Header, Operation};
 use orbitkv_wire::identity::{
     BlockHash, GroupId, Incarnation, Medium, NamespaceDigest, Sequence, ShardIndex,
 };
+use orbitkv_wire::layout::Records;
 
 use super::error::ClientError;
 use super::requests::{Namespace, Registration};

@@ -2,8 +2,8 @@
 //! limits before anything is sent.
 
 use orbitkv_wire::engine::requests::{GroupKindNumber, GroupRecord, RegisterBody};
-use orbitkv_wire::engine::text::Text;
 use orbitkv_wire::identity::{BlockHash, GroupId, Medium};
+use orbitkv_wire::text::Text;
 
 use super::error::ClientError;
 

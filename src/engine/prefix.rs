@@ -5,9 +5,9 @@ use orbitkv_shards::demand::{Demand, GroupDemand, PresenceBits};
 use orbitkv_shards::shard::Key;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::engine::Status;
-use orbitkv_wire::engine::layout::Records;
 use orbitkv_wire::engine::requests::{HashRecord, ListRecord};
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, key_hash};
+use orbitkv_wire::layout::Records;
 
 use super::connection::Registered;
 use super::refusal::Refused;
@@ -97,7 +97,7 @@ impl Prefix {
             Refused::new(Status::Malformed, 0, format!("the lists make no demand: {error}"))
         })?;
         let hashes = hashes.iter().map(|hash| hash.map(|hash| BlockHash(hash.block)));
-        let hashes = hashes.collect::<Result<Vec<_>, _>>().map_err(|error| Refused::frame(&error))?;
+        let hashes = hashes.collect::<Result<Vec<_>, _>>()?;
         let presence = lists.iter().map(|_| PresenceBits::new(positions)).collect();
         Ok(Prefix { namespaces, lists: listed, hashes, positions, demand, presence, examined: 0 })
     }

@@ -2,6 +2,7 @@
 
 use orbitkv_shards::leases::LeaseError;
 use orbitkv_wire::engine::{FrameError, Operation, Status, answers};
+use orbitkv_wire::layout::LayoutError;
 
 /// Why a request as a whole is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +13,12 @@ pub struct Refused {
     pub detail: u64,
     /// Input, limit and remedy.
     pub text: String,
+}
+
+impl From<LayoutError> for Refused {
+    fn from(error: LayoutError) -> Refused {
+        Refused::frame(&error.into())
+    }
 }
 
 impl Refused {

@@ -10,13 +10,13 @@ use orbitkv_wire::engine::answers::{
     self, AttachedRecord, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord,
     QueryAnswer, RegisterAnswer, ResidentRecord, SlotRecord,
 };
-use orbitkv_wire::engine::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
     Completion, GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody,
     RegisterBody, Request, ReservationRecord, ReservationsBody, ReserveRecord,
 };
 use orbitkv_wire::engine::{Header, Operation, Status, VERSION, VERSION_MIN, layout_hash};
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, ShardIndex, key_hash};
+use orbitkv_wire::layout::{Fixed, Records};
 
 use super::connection::REGISTRATIONS_PER_CONNECTION_MAX;
 use super::job::{Collected, Job, decode_cursor};
@@ -325,7 +325,7 @@ impl EngineHub {
         let registered = &self.at(id).registered[handle as usize];
         let mut keys = Vec::with_capacity(records.len());
         for (index, record) in (0u32..).zip(records.iter()) {
-            let record = record.map_err(|error| Refused::frame(&error))?;
+            let record = record?;
             let (group, block) = (GroupId(record.group), BlockHash(record.block));
             let known = registered.groups.iter().find(|(known, ..)| *known == group);
             let Some(&(_, _, block_bytes)) = known else {
@@ -360,7 +360,7 @@ impl EngineHub {
         let blank = vec![OutcomeRecord { outcome: CommitOutcome::NotYours as u8 }; records.len()];
         let ids = (0u32..).zip(records.iter());
         let ids = ids.map(|(index, record)| Ok((index, ReservationId(record?.reservation))));
-        let ids = ids.collect::<Result<Vec<_>, _>>().map_err(|error| Refused::frame(&error))?;
+        let ids = ids.collect::<Result<Vec<_>, Refused>>()?;
         // A number that no shard of this node makes stays "not yours".
         let shards = self.greeting.shards;
         let ids = ids.into_iter().filter(|(_, id)| id.shard().0 < shards).collect();
@@ -570,7 +570,7 @@ fn everywhere(shards: u16, mut command: impl FnMut() -> Command) -> Parts {
 fn evict_keys(namespace: &NamespaceDigest, records: Records<'_, KeyRecord>) -> Result<Vec<Key>, Refused> {
     let mut keys = Vec::with_capacity(records.len());
     for (index, record) in (0u32..).zip(records.iter()) {
-        let record = record.map_err(|error| Refused::frame(&error))?;
+        let record = record?;
         let (group, block) = (GroupId(record.group), BlockHash(record.block));
         keys.push(Key { index, namespace: 0, group, block, hash: key_hash(namespace, group, &block) });
     }

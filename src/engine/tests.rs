@@ -2,13 +2,13 @@
 
 use orbitkv_wire::bounds;
 use orbitkv_wire::engine::answers::{Answer, BlockOutcome, BlockRecord, DrainAnswer, Place, decode_answer};
-use orbitkv_wire::engine::layout::Fixed;
 use orbitkv_wire::engine::requests::{
     GroupRecord, HashRecord, HelloBody, LeaseBody, ListRecord, PrefixBody, RegisterBody, append_bare_request,
     append_prefix_request, append_request,
 };
-use orbitkv_wire::engine::text::Text;
 use orbitkv_wire::engine::{MAGIC, VERSION, VERSION_MIN, layout_hash};
+use orbitkv_wire::layout::Fixed;
+use orbitkv_wire::text::Text;
 
 use super::connection::{OUTBOUND_PAUSE_BYTES, REGISTRATIONS_PER_CONNECTION_MAX, UNANSWERED_PAUSE};
 use super::*;

@@ -150,6 +150,11 @@ pub struct NodeArgs {
     #[arg(long, value_name = "BACKEND", env = "ORBITKV_SSD_BACKEND")]
     pub ssd_backend: Option<SsdBackend>,
 
+    /// Requests that a shard gives the SSD at once, 1 to 1024; more than the device works at only wait
+    /// [default: 32]
+    #[arg(long, value_name = "N", env = "ORBITKV_SSD_DEPTH")]
+    pub ssd_depth: Option<u32>,
+
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
     #[arg(long, value_name = "UID", env = "ORBITKV_ENGINE_UID", value_delimiter = ',')]
@@ -289,6 +294,7 @@ impl NodeArgs {
             layout: self.layout.or(below.layout),
             idle: self.idle.or(below.idle),
             journal: self.journal.or(below.journal),
+            ssd_depth: self.ssd_depth.or(below.ssd_depth),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),

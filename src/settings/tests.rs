@@ -39,7 +39,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 32] = [
+const STABLE: [&str; 33] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -67,6 +67,7 @@ const STABLE: [&str; 32] = [
     "transports",
     "route-policy",
     "ssd-backend",
+    "ssd-depth",
     "arena-pages",
     "http-token-file",
     "engine-uid",
@@ -129,7 +130,7 @@ fn layouts_follow_the_cores() {
 fn refusals_name_setting_value_bound_and_remedy() {
     let long = format!("/{}", "x".repeat(107));
     let long = long.as_str();
-    let table: [(&[&str], usize, &[&str]); 21] = [
+    let table: [(&[&str], usize, &[&str]); 23] = [
         (&["--dram", "63mib"], 2, &["--dram 63mib", "at least 64mib", "raise --dram to 64mib"]),
         (
             &["--dram", "200mib", "--shards", "4"],
@@ -142,6 +143,8 @@ fn refusals_name_setting_value_bound_and_remedy() {
         ),
         (&["--ssd", "1mib", "--data-dir", "d"], 2, &["--ssd 1mib", "at least 64mib", "--ssd 0"]),
         (&["--ssd", "1gib"], 2, &["--ssd 1gib", "directory", "--data-dir DIR"]),
+        (&["--ssd-depth", "0"], 2, &["--ssd-depth 0", "1 to 1024 requests", "use --ssd-depth 1"]),
+        (&["--ssd-depth", "1025"], 2, &["--ssd-depth 1025", "1 to 1024", "use --ssd-depth 1024"]),
         (&["--journal", "1k"], 2, &["--journal 1kib", "at least 1mib", "raise --journal to 1mib"]),
         (
             &["--journal", "2mib", "--shards", "3"],
@@ -250,7 +253,7 @@ fn every_setting_can_come_from_a_file() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
             "coalesce" => "\"1ms\"",
-            "shards" | "cores" | "device-cores" | "engine-uid" => "1",
+            "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",
             "ssd-backend" => "\"glommio\"",

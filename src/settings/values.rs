@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use orbitkv_native::affinity::{self, CoreListError};
 use orbitkv_wire::bounds::NODE_ID_BYTES_MAX;
+use orbitkv_wire::identity::NodeId;
 use serde::de::{self, Deserialize, Deserializer};
 
 /// Cores as an operator lists them, in that order: `0,2-5`. Duplicates are kept, to be refused with
@@ -65,8 +66,7 @@ impl fmt::Display for HttpBind {
 /// Whether `text` may name a node: 1 to 64 bytes of `[a-z0-9-]`.
 #[must_use]
 pub fn is_node_id(text: &str) -> bool {
-    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=NODE_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(legal)
+    NodeId::new(text).is_ok()
 }
 
 /// A host name as a node id: lower case, what is illegal becomes `-`; `local` if nothing is left.

@@ -7,11 +7,13 @@
 
 use rkyv::rancor::{Failure, Panic, Strategy};
 use rkyv::ser::Serializer;
+use rkyv::validation::archive::ArchiveValidator;
 use rkyv::{Archive, Deserialize, Portable, Serialize};
 use thiserror::Error;
 
 type Encoder<'a> = Strategy<Serializer<&'a mut Vec<u8>, (), ()>, Panic>;
-type Checker<'a> = rkyv::api::high::HighValidator<'a, Failure>;
+/// Nothing here has pointers, so no memory of shared ones is kept while bytes are checked.
+type Checker<'a> = Strategy<ArchiveValidator<'a>, Failure>;
 type Decoder = Strategy<rkyv::de::Pool, Failure>;
 
 /// Why bytes are not the parts of a frame.
@@ -60,6 +62,14 @@ impl<A, T> FixedArchived<T> for A where
 {
 }
 
+/// Checks the bytes of one fixed struct and shows them as what they are.
+#[inline]
+fn access<T: Fixed>(bytes: &[u8]) -> Result<&T::Archived, LayoutError> {
+    let checked =
+        rkyv::api::access_with_context::<T::Archived, _, Failure>(bytes, &mut ArchiveValidator::new(bytes));
+    checked.map_err(|_| LayoutError::Invalid)
+}
+
 /// Reads a frame's parts front to back. Cheap to copy; borrows the frame's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
@@ -79,7 +89,7 @@ impl<'a> Reader<'a> {
     /// [`LayoutError::Truncated`] if fewer bytes are left; [`LayoutError::Invalid`] if they are no `T`.
     pub fn take<T: Fixed>(&mut self) -> Result<T, LayoutError> {
         let bytes = self.take_bytes(T::BYTES)?;
-        let archived = rkyv::access::<T::Archived, Failure>(bytes).map_err(|_| LayoutError::Invalid)?;
+        let archived = access::<T>(bytes)?;
         rkyv::deserialize::<T, Failure>(archived).map_err(|_| LayoutError::Invalid)
     }
 
@@ -154,8 +164,7 @@ impl<'a, T: Fixed> Records<'a, T> {
     pub fn in_place(
         &self,
     ) -> impl ExactSizeIterator<Item = Result<&'a T::Archived, LayoutError>> + use<'a, T> {
-        let archived = |bytes| rkyv::access::<T::Archived, Failure>(bytes).map_err(|_| LayoutError::Invalid);
-        self.bytes.chunks_exact(T::BYTES).map(archived)
+        self.bytes.chunks_exact(T::BYTES).map(access::<T>)
     }
 
     /// The bytes of all records.

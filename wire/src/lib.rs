@@ -13,3 +13,6 @@ pub mod namespace;
 mod numbered;
 pub mod scope;
 pub mod text;
+
+#[cfg(test)]
+mod tests;

@@ -145,3 +145,6 @@ impl fmt::Debug for ScopeDigest {
         write!(f, "ScopeDigest({self})")
     }
 }
+
+#[cfg(test)]
+mod tests;

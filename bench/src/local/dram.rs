@@ -1,14 +1,16 @@
 //! The DRAM path: batches reserved, copied in, committed, acquired, copied out and released, against
 //! the same two memcpys at the same places of an equal memfd.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use orbitkv::client::{
-    Client, CommitOutcome, Namespace, PrefixList, Reserved, ReservedSlot, SaveKey, ViewPopulate,
+    BlockHash, Client, CommitOutcome, Completion, CompletionTarget, Namespace, Outcome, PrefixList, Reserved,
+    ReservedSlot, SaveKey, Ticket, ViewPopulate,
 };
 use orbitkv_native::arena::{Arena, ArenaView};
 use orbitkv_native::ssd_transfer::AlignedBuffer;
+use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 
 use super::node::Node;
@@ -28,17 +30,29 @@ struct Engine<'a> {
     client: Client,
     namespace: Namespace,
     next_generation: u64,
+    /// The batch whose slots have been asked for.
+    next: Option<Batch>,
+    /// The Release whose answer has not been looked at.
+    releasing: Option<Ticket>,
+    /// Answers to requests that nobody waits for yet.
+    early: VecDeque<Completion>,
     latencies: Latencies,
     /// Time of all passes by what it went to.
     spent: Spent,
+}
+
+/// A batch that waits for its slots.
+struct Batch {
+    generation: u64,
+    blocks: Vec<BlockHash>,
+    ticket: Ticket,
 }
 
 #[derive(Default)]
 struct Spent {
     reserve: Duration,
     copy_in: Duration,
-    commit: Duration,
-    acquire: Duration,
+    commit_and_acquire: Duration,
     copy_out: Duration,
     release: Duration,
 }
@@ -60,8 +74,17 @@ pub fn measure(context: &Context) -> Result<Vec<Gate>, Failure> {
     let mut client = node.connect()?;
     let namespace = client.register(&registration(plan.block_bytes), WAIT)?;
     let latencies = Latencies::new();
-    let mut engine =
-        Engine { context, client, namespace, next_generation: 1, latencies, spent: Spent::default() };
+    let mut engine = Engine {
+        context,
+        client,
+        namespace,
+        next_generation: 1,
+        next: None,
+        releasing: None,
+        early: VecDeque::new(),
+        latencies,
+        spent: Spent::default(),
+    };
     let mut buffers = Buffers {
         source: Source::seeded(context.seed, plan.batch_blocks, plan.block_bytes),
         target: AlignedBuffer::zeroed(plan.batch_blocks * plan.block_bytes as usize),
@@ -104,8 +127,7 @@ pub fn measure(context: &Context) -> Result<Vec<Gate>, Failure> {
             "seconds": {
                 "reserve": spent.reserve.as_secs_f64(),
                 "copy_in": spent.copy_in.as_secs_f64(),
-                "commit": spent.commit.as_secs_f64(),
-                "acquire": spent.acquire.as_secs_f64(),
+                "commit_and_acquire": spent.commit_and_acquire.as_secs_f64(),
                 "copy_out": spent.copy_out.as_secs_f64(),
                 "release": spent.release.as_secs_f64(),
             },
@@ -123,14 +145,12 @@ impl Engine<'_> {
         offsets.clear();
         let plan = &self.context.plan;
         let batches = plan.dram_pass_bytes / (plan.batch_blocks as u64 * plan.block_bytes);
-        let first = self.next_generation;
+        let mut last = 0;
         let started = Instant::now();
         for _ in 0..batches {
-            self.batch(buffers, offsets)?;
+            last = self.batch(buffers, offsets)?;
         }
         let time = started.elapsed();
-        let last = self.next_generation - 1;
-        assert_eq!(last - first + 1, batches);
         let blocks = buffers.target.chunks_exact(plan.block_bytes as usize).enumerate();
         for (position, block) in blocks {
             buffers.source.require(position, last, position as u64, block)?;
@@ -138,41 +158,59 @@ impl Engine<'_> {
         Ok(time)
     }
 
-    fn batch(&mut self, buffers: &mut Buffers, offsets: &mut Vec<u64>) -> Result<(), Failure> {
+    /// One batch, and its generation. Requests that need no answer of each other are on the way together:
+    /// behind the Commit the Acquire and the next batch's Reserve; of a Release, the answer is looked at a batch
+    /// later.
+    fn batch(&mut self, buffers: &mut Buffers, offsets: &mut Vec<u64>) -> Result<u64, Failure> {
         let Buffers { source, target } = buffers;
-        let (plan, client) = (&self.context.plan, &mut self.client);
-        let generation = self.next_generation;
-        self.next_generation += 1;
-        source.stamp(generation, 0);
-        let blocks = block_hashes(self.context.seed, generation, 0..plan.batch_blocks as u64);
-        let key = |&block| SaveKey { block, group: GROUP, bytes: plan.block_bytes };
-        let keys: Vec<SaveKey> = blocks.iter().map(key).collect();
-
+        let plan = &self.context.plan;
         let started = Instant::now();
-        let reserved = client.reserve(self.namespace, &keys, false, WAIT)?;
+        let Batch { generation, blocks, ticket } = self.next.take().map_or_else(|| self.reserve(), Ok)?;
+        let Some(Outcome::Reserved(reserved)) = self.wait_for(ticket)?.pop() else {
+            return Err("a Reserve was answered by something else".into());
+        };
         let mut slots = reserved.into_iter().map(slot).collect::<Result<Vec<_>, _>>()?;
         let at_reserved = Instant::now();
+        source.stamp(generation, 0);
         for (position, slot) in slots.iter_mut().enumerate() {
             slot.copy_in(0, source.block(position))?;
             offsets.push(slot.offset());
         }
         let at_copied = Instant::now();
-        let committed = client.commit(&mut slots, WAIT)?;
-        if committed.iter().any(|outcome| *outcome != CommitOutcome::Committed) {
-            return Err(format!("blocks were not committed: {committed:?}").into());
-        }
-        let at_committed = Instant::now();
+        let commit = self.client.submit_commit(&mut slots, WAIT)?;
         let lists = [PrefixList { namespace: self.namespace, group: GROUP, blocks: &blocks }];
-        let acquired = client.acquire(&lists, None, WAIT)?;
+        let acquire = self.client.submit_acquire(&lists, CompletionTarget::Host, None, WAIT)?;
+        self.next = Some(self.reserve()?);
+        match self.wait_for(commit)?.pop() {
+            Some(Outcome::Settled(outcomes))
+                if outcomes.iter().all(|outcome| *outcome == CommitOutcome::Committed) => {}
+            other => return Err(format!("blocks were not committed: {other:?}").into()),
+        }
+        let acquired = self.wait_for(acquire)?;
         let at_acquired = Instant::now();
-        let targets = target.chunks_exact_mut(plan.block_bytes as usize);
-        for (block, target) in acquired.blocks.iter().zip(targets) {
-            let block = block.as_ref().map_err(|outcome| format!("a block just saved is {outcome:?}"))?;
-            target.copy_from_slice(block.bytes()?);
+        let mut leases = Vec::new();
+        let mut copied = 0;
+        let mut targets: Vec<&mut [u8]> = target.chunks_exact_mut(plan.block_bytes as usize).collect();
+        for outcome in &acquired {
+            let Outcome::Acquire(part) = outcome else {
+                return Err(format!("an Acquire was answered by {outcome:?}").into());
+            };
+            for block in &part.blocks {
+                let ready =
+                    block.result.as_ref().map_err(|outcome| format!("a block just saved is {outcome:?}"))?;
+                targets[block.index].copy_from_slice(ready.bytes()?);
+                copied += 1;
+            }
+            leases.extend(&part.lease);
+        }
+        if copied != plan.batch_blocks {
+            return Err(format!("{copied} of {} blocks came back", plan.batch_blocks).into());
         }
         let at_out = Instant::now();
-        if let Some(lease) = &acquired.lease {
-            client.release(lease, WAIT)?;
+        let lease = leases.pop().ok_or("blocks came without a lease")?;
+        let release = self.client.submit_release(lease, WAIT)?;
+        if let Some(before) = self.releasing.replace(release) {
+            self.wait_for(before)?;
         }
         let ended = Instant::now();
 
@@ -180,14 +218,48 @@ impl Engine<'_> {
         let spent = &mut self.spent;
         spent.reserve += at_reserved - started;
         spent.copy_in += at_copied - at_reserved;
-        spent.commit += at_committed - at_copied;
-        spent.acquire += at_acquired - at_committed;
+        spent.commit_and_acquire += at_acquired - at_copied;
         spent.copy_out += at_out - at_acquired;
         spent.release += ended - at_out;
         for (index, block) in (0..).zip(target.chunks_exact(plan.block_bytes as usize)) {
             require_stamp(block, generation, index)?;
         }
-        Ok(())
+        Ok(generation)
+    }
+
+    /// Asks for the slots of the next batch.
+    fn reserve(&mut self) -> Result<Batch, Failure> {
+        let plan = &self.context.plan;
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        let blocks = block_hashes(self.context.seed, generation, 0..plan.batch_blocks as u64);
+        let key = |&block| SaveKey { block, group: GROUP, bytes: plan.block_bytes };
+        let keys: Vec<SaveKey> = blocks.iter().map(key).collect();
+        let ticket = self.client.submit_reserve(self.namespace, &keys, false, WAIT)?;
+        Ok(Batch { generation, blocks, ticket })
+    }
+
+    /// Everything the node answers to a request.
+    fn wait_for(&mut self, ticket: Ticket) -> Result<Vec<Outcome>, Failure> {
+        let mut outcomes = Vec::new();
+        loop {
+            let at = self.early.iter().position(|completion| completion.ticket == ticket);
+            let completion = match at.and_then(|at| self.early.remove(at)).or_else(|| self.client.poll()) {
+                Some(completion) => completion,
+                None => {
+                    poll(&mut [PollFd::new(&self.client.fd(), PollFlags::IN)], None)?;
+                    continue;
+                }
+            };
+            if completion.ticket != ticket {
+                self.early.push_back(completion);
+                continue;
+            }
+            outcomes.push(completion.result?);
+            if completion.last {
+                return Ok(outcomes);
+            }
+        }
     }
 }
 

@@ -49,6 +49,7 @@ impl Node {
             "--ssd",
             &ByteSize(ssd_bytes).to_string(),
         ]);
+        command.args(["--ssd-depth", &context.plan.ssd_depth.to_string()]);
         command.arg("--data-dir").arg(&data).arg("--engine-socket").arg(run.path().join("engine.sock"));
         // Settings of the operator's own node must not reach ours.
         let foreign = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ORBITKV_"));

@@ -40,9 +40,9 @@ const SAVE_BYTES: u64 = 32 * MIB;
 /// Acquires that together have as many blocks as the depth says.
 const ACQUIRES_OF_DEPTH: u64 = 4;
 
-/// Acquires in flight: one more, whose blocks are being checked and told about while the others fill the
-/// device.
-const ACQUIRES_IN_FLIGHT: u64 = ACQUIRES_OF_DEPTH + 1;
+/// Acquires that wait at the node. Twice the depth: the node gives the device no more than the depth at once,
+/// as the others do, and what it checks and tells about meanwhile is asked for beside that.
+const ACQUIRES_IN_FLIGHT: u64 = 2 * ACQUIRES_OF_DEPTH;
 
 /// Keys of one Evict.
 const EVICT_KEYS: usize = 4_096;

@@ -65,7 +65,7 @@ fn the_merge_says_what_the_chapter_says_for_all_answers_of_up_to_three_cores() {
             }
         }
     }
-    assert!(seen.iter().all(|&count| count > 100), "{seen:?}");
+    assert!(seen.iter().all(|&count| count > 10), "{seen:?}");
 }
 
 fn part(standing: Standing) -> CoreCoverage {
@@ -96,11 +96,22 @@ fn no_core_is_raised_before_all_are_lowered() {
     // A newer revision overtakes: late answers to the older one raise nothing.
     assert!(gate.lower(6));
     assert_eq!(gate.on_lowered(ShardIndex(2), 5), None);
-    for core in [2, 0] {
+    for core in [1, 0] {
         assert_eq!(gate.on_lowered(ShardIndex(core), 6), None);
     }
-    assert_eq!(gate.on_lowered(ShardIndex(1), 6), Some(6));
-    assert_eq!(gate.on_lowered(ShardIndex(1), 6), None, "said once");
+    assert_eq!(gate.on_lowered(ShardIndex(2), 6), Some(6));
+    assert_eq!(gate.on_lowered(ShardIndex(2), 6), None, "said once");
     assert!(!gate.lower(6) && !gate.lower(4), "a revision is lowered to once, and never back");
     assert_eq!(gate.revision(), Some(6));
+}
+
+#[test]
+fn after_an_invalid_snapshot_the_same_revision_is_lowered_to_again() {
+    let mut gate = RaiseGate::new(1);
+    assert!(gate.lower(5));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 5), Some(5));
+    gate.on_membership_invalid();
+    assert!(!gate.lower(4));
+    assert!(gate.lower(5));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 5), Some(5));
 }

@@ -13,6 +13,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use room::ROW_BYTES_LEFT;
 pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
 
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
@@ -144,6 +145,8 @@ pub struct Partition {
     tables: Vec<Table>,
     views: Views,
     rows: u64,
+    /// Places of rows, taken or free.
+    places: u64,
     charged_bytes: u64,
     charged_bytes_peak: u64,
     sweep_table: usize,
@@ -166,6 +169,7 @@ impl Partition {
             tables,
             views: Views::default(),
             rows: 0,
+            places: 0,
             charged_bytes,
             charged_bytes_peak: charged_bytes,
             sweep_table: 0,
@@ -241,9 +245,10 @@ impl Partition {
         if charged_bytes + table.growth_bytes_max() > budget_bytes && !table.has_room() {
             return Err(IndexFull::Budget { charged_bytes, budget_bytes });
         }
-        let before = table.charged_bytes();
+        let (before, places) = (table.charged_bytes(), table.places());
         table.insert(bits, Row::new(key, view, medium, bytes, sequence), first);
         self.charged_bytes = self.charged_bytes - before + table.charged_bytes();
+        self.places = self.places - places + table.places();
         self.charged_bytes_peak = self.charged_bytes_peak.max(self.charged_bytes);
         self.rows += 1;
         self.views.add_row(view);
@@ -270,9 +275,10 @@ impl Partition {
     fn remove(&mut self, table: usize, bits: u16, row: RowIndex, previous: Option<RowIndex>) {
         let table = &mut self.tables[table];
         let view = table.row(row).view();
-        let before = table.charged_bytes();
+        let (before, places) = (table.charged_bytes(), table.places());
         table.remove(bits, row, previous);
         self.charged_bytes = self.charged_bytes - before + table.charged_bytes();
+        self.places = self.places - places + table.places();
         self.rows -= 1;
         self.views.remove_row(view);
     }

@@ -3,9 +3,13 @@
 
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 
+use super::row::Row;
 use super::table::TABLE_ROWS_MAX;
 use super::{IndexFull, Partition, ViewId};
 use crate::key::StateKey;
+
+/// Bytes that a row leaves to others when it is removed, at least.
+pub const ROW_BYTES_LEFT: u64 = size_of::<Row>() as u64;
 
 impl Partition {
     /// Asks for room for a put of each hash, whatever rows there are. If it is granted, these puts will
@@ -66,10 +70,12 @@ impl Partition {
         None
     }
 
-    /// Bytes of the budget that nothing is charged for.
+    /// Bytes of the budget that rows may still take: what nothing is charged for, and places that rows
+    /// have left.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
-        self.settings.budget_bytes.saturating_sub(self.charged_bytes)
+        let left = self.places - self.rows;
+        self.settings.budget_bytes.saturating_sub(self.charged_bytes) + left * ROW_BYTES_LEFT
     }
 }
 

@@ -63,6 +63,11 @@ impl Table {
         usize::from(self.rows)
     }
 
+    /// Places of rows, taken or free.
+    pub fn places(&self) -> u64 {
+        (self.chunks.len() * CHUNK_ROWS) as u64
+    }
+
     pub fn row(&self, index: RowIndex) -> &Row {
         &self.chunks[usize::from(index.0) / CHUNK_ROWS][usize::from(index.0) % CHUNK_ROWS]
     }

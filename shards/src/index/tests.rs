@@ -263,3 +263,67 @@ fn many_owners_of_one_key_are_truncated_not_lost() {
     assert!(out[0].truncated);
     assert_eq!(out[0].iter().count(), REPLICAS_MAX);
 }
+
+/// Puts of which some are reserved together, between deletes, retirements and sweeps.
+#[derive(Clone, Debug)]
+enum Frame {
+    Apply(usize, Vec<(u64, bool)>, usize),
+    Retire(usize),
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_reserved_is_never_refused(
+        frames in prop::collection::vec(
+            prop_oneof![
+                8 => (0usize..3, prop::collection::vec((0u64..3_000, prop::bool::weighted(0.7)), 1..200), 1usize..60)
+                    .prop_map(|(view, changes, sweep)| Frame::Apply(view, changes, sweep)),
+                1 => (0usize..3).prop_map(Frame::Retire),
+            ],
+            1..60,
+        ),
+        budget_bytes in 8_192u64..131_072,
+    ) {
+        let mut partition = Partition::new(IndexSettings { budget_bytes });
+        let mut views: Vec<_> = (0..3).map(|peer| partition.open_view(owner(peer)).unwrap()).collect();
+        let mut sequence = 0;
+        for frame in frames {
+            match frame {
+                Frame::Retire(at) => {
+                    partition.retire(views[at]);
+                    views[at] = partition.open_view(owner(at as u32)).unwrap();
+                }
+                Frame::Apply(at, changes, sweep) => {
+                    let puts = changes.iter().filter(|(_, put)| *put).map(|(number, _)| hash(&key(*number)));
+                    let before = partition.accounting();
+                    if partition.reserve(puts).is_err() {
+                        prop_assert_eq!(partition.accounting(), before);
+                        continue;
+                    }
+                    for (number, put) in changes {
+                        sequence += 1;
+                        let key = key(number);
+                        if put {
+                            partition.put(views[at], &key, hash(&key), Medium::Dram, 1, Sequence(sequence)).unwrap();
+                            prop_assert_eq!(
+                                partition.row(views[at], &key, hash(&key), Medium::Dram),
+                                Some((1, Sequence(sequence)))
+                            );
+                        } else {
+                            partition.delete(views[at], &key, hash(&key), Medium::Dram);
+                            prop_assert_eq!(partition.row(views[at], &key, hash(&key), Medium::Dram), None);
+                        }
+                        if sequence % 7 == 0 {
+                            partition.sweep(hash, sweep);
+                        }
+                        prop_assert!(partition.charged_bytes <= budget_bytes);
+                    }
+                }
+            }
+            let places: u64 = partition.tables.iter().map(Table::places).sum();
+            prop_assert_eq!(partition.places, places);
+        }
+    }
+}

@@ -128,20 +128,33 @@ impl Shard {
         self.slab.largest_slot_bytes().min(share)
     }
 
-    pub(super) fn commit(
+    /// Publishes what an engine filled.
+    pub(super) fn commit(&mut self, tag: Tag, of: ConnectionId, reservations: &[(u32, ReservationId)]) {
+        self.settle(tag, of, reservations, Self::publish);
+    }
+
+    /// Takes back what an engine gave up.
+    pub(super) fn abort(&mut self, tag: Tag, of: ConnectionId, reservations: &[(u32, ReservationId)]) {
+        self.settle(tag, of, reservations, |shard, reservation| {
+            shard.give_back(reservation);
+            CommitOutcome::Aborted
+        });
+    }
+
+    /// The last of the list goes first: engines list a prefix from its root, and what is deepest in it is to
+    /// leave DRAM first (ADR 0003).
+    fn settle(
         &mut self,
         tag: Tag,
         connection: ConnectionId,
         reservations: &[(u32, ReservationId)],
+        end: impl Fn(&mut Self, Reservation) -> CommitOutcome,
     ) {
-        let mut outcomes = Vec::with_capacity(reservations.len());
-        for &(index, id) in reservations {
-            let outcome = match self.reservations.take(id, connection) {
-                None => CommitOutcome::NotYours,
-                Some(reservation) => self.publish(reservation),
-            };
-            outcomes.push((index, outcome));
-        }
+        let outcomes = reservations.iter().rev().map(|&(index, id)| {
+            let reservation = self.reservations.take(id, connection);
+            (index, reservation.map_or(CommitOutcome::NotYours, |reservation| end(self, reservation)))
+        });
+        let outcomes = outcomes.collect();
         self.answer(tag, Outcome::Committed(outcomes));
     }
 
@@ -172,26 +185,6 @@ impl Shard {
         self.policy.insert(id, hash);
         self.counters.dram_residents += 1;
         self.counters.dram_bytes += bytes;
-    }
-
-    pub(super) fn abort(
-        &mut self,
-        tag: Tag,
-        connection: ConnectionId,
-        reservations: &[(u32, ReservationId)],
-    ) {
-        let mut outcomes = Vec::with_capacity(reservations.len());
-        for &(index, id) in reservations {
-            let outcome = match self.reservations.take(id, connection) {
-                None => CommitOutcome::NotYours,
-                Some(reservation) => {
-                    self.give_back(reservation);
-                    CommitOutcome::Aborted
-                }
-            };
-            outcomes.push((index, outcome));
-        }
-        self.answer(tag, Outcome::Committed(outcomes));
     }
 
     pub(super) fn give_back(&mut self, reservation: Reservation) {

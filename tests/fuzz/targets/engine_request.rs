@@ -4,11 +4,11 @@
 use orbitkv_wire::engine::answers::{
     Answer, PlaceRecord, append_answer, append_done, append_records, append_refusal,
 };
-use orbitkv_wire::engine::layout::{Fixed, Records};
 use orbitkv_wire::engine::requests::{
     HashRecord, Request, append_bare_request, append_prefix_request, append_request, decode_request,
 };
 use orbitkv_wire::engine::{FrameError, Header, Operation, Status, split_frame};
+use orbitkv_wire::layout::{Fixed, Records};
 
 #[path = "../../../wire/src/engine/tests/reencode.rs"]
 #[allow(dead_code, reason = "the other target uses the other half")]

@@ -1,9 +1,12 @@
 //! The same story on one shard and on two: what a node promises does not depend on how many cores
 //! carry it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use orbitkv::client::{BlockHash, BlockOutcome, EvictOutcome, Media, Medium, Place, PrefixList, SyncOutcome};
+use orbitkv::client::{
+    BlockHash, BlockOutcome, CompletionTarget, EvictOutcome, Media, Medium, Outcome, Place, PrefixList,
+    SyncOutcome,
+};
 use orbitkv_wire::engine::Operation;
 
 use crate::harness::raw::prefix_request;
@@ -124,6 +127,46 @@ fn story(node: &Node, shards: usize) {
     assert!(page.shards.iter().all(|shard| shard.residents.dram + shard.residents.ssd == 0));
     assert_eq!(Held { connections: 0, ..node.held() }, Held::default());
     node.assert_serves();
+}
+
+/// Nothing waits for an answer: what was sent behind a Commit finds its blocks, what was sent behind an Evict
+/// does not.
+fn in_the_order_they_were_sent(node: &Node) {
+    let mut saver = Saver::connect(&node.socket(), "engine");
+    for round in 0..40 {
+        let keys: Vec<u64> = (round * 100..round * 100 + 64).collect();
+        let blocks = blocks(round * 100..round * 100 + 64);
+        let mut slots = saver.fill(&keys, 1);
+        let lists = [PrefixList { namespace: saver.namespace, group: GROUP, blocks: &blocks }];
+        let named: Vec<_> = blocks.iter().map(|&block| (block, GROUP)).collect();
+        let commit = saver.client.submit_commit(&mut slots, WAIT).unwrap();
+        let query = saver.client.submit_query(&lists, CompletionTarget::Host, false, WAIT).unwrap();
+        let evict = saver.client.submit_evict(saver.namespace, &named, Media::ALL, WAIT).unwrap();
+        let after = saver.client.submit_query(&lists, CompletionTarget::Host, false, WAIT).unwrap();
+        let mut boundaries = BTreeMap::new();
+        let mut waiting = BTreeSet::from([commit, query, evict, after]);
+        while !waiting.is_empty() {
+            let Some(completion) = saver.client.poll() else {
+                std::thread::yield_now();
+                continue;
+            };
+            if let Outcome::Query(view) = completion.result.expect("answered") {
+                boundaries.insert(completion.ticket, view.boundary_blocks);
+            }
+            waiting.remove(&completion.ticket);
+        }
+        assert_eq!(boundaries, BTreeMap::from([(query, 64), (after, 0)]), "round {round}");
+    }
+}
+
+#[test]
+fn requests_reach_a_shard_in_the_order_they_were_sent() {
+    in_the_order_they_were_sent(&NodeOrder::default().start());
+}
+
+#[test]
+fn requests_reach_two_shards_in_the_order_they_were_sent() {
+    in_the_order_they_were_sent(&NodeOrder::default().two_shards().start());
 }
 
 #[test]

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use orbitkv::client::Registration;
 use orbitkv_native::engine_socket::recv_with_fds;
 use orbitkv_wire::engine::answers::{Answer, HelloAnswer, Refusal, RegisterAnswer, decode_answer};
-use orbitkv_wire::engine::layout::Fixed;
 use orbitkv_wire::engine::requests::{
     GroupRecord, HashRecord, HelloBody, ListRecord, PrefixBody, RegisterBody, ReservationRecord,
     ReservationsBody, ReserveBody, ReserveRecord, append_bare_request, append_prefix_request, append_request,
 };
-use orbitkv_wire::engine::text::Text;
 use orbitkv_wire::engine::{
     FLAG_MORE, Header, MAGIC, Operation, Status, VERSION, VERSION_MIN, layout_hash, split_frame,
 };
+use orbitkv_wire::layout::Fixed;
+use orbitkv_wire::text::Text;
 
 use super::WAIT;
 

@@ -43,18 +43,38 @@ fn shards_divide_the_hashes_at_their_exact_borders() {
 
 #[test]
 fn texts() {
-    assert_eq!(
-        Incarnation([0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0x4d, 0xef, 0x80, 0x01, 2, 3, 4, 5, 6, 7])
-            .to_string(),
-        "12345678-9abc-4def-8001-020304050607"
-    );
+    let random = [0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0x4d, 0xef, 0x80, 0x01, 2, 3, 4, 5, 6, 7];
+    assert_eq!(Incarnation(random).to_string(), "12345678-9abc-4def-8001-020304050607");
+    assert_eq!(ClusterUuid(random).to_string(), "12345678-9abc-4def-8001-020304050607");
+    assert_eq!(SessionId(random).to_string(), "123456789abc4def8001020304050607");
+    assert_eq!(format!("{:?}", SnapshotId(random)), "SnapshotId(123456789abc4def8001020304050607)");
     assert_eq!(Medium::ALL.map(|medium| medium.to_string()), ["dram", "ssd"]);
     for number in 0..=u8::MAX {
         assert_eq!(Medium::from_wire(number), Medium::ALL.get(usize::from(number)).copied());
     }
 }
 
+#[test]
+fn node_ids_are_1_to_64_legal_bytes() {
+    let (longest, too_long) = ("x".repeat(64), "x".repeat(65));
+    for text in ["a", "0", "-", "gpu-07-rack", &longest] {
+        let node = NodeId::new(text).expect(text);
+        assert_eq!((node.as_str(), node.to_string().as_str()), (text, text));
+    }
+    for (text, bytes) in [("", 0), (too_long.as_str(), 65)] {
+        assert_eq!(NodeId::new(text), Err(NodeIdError::Length { bytes }));
+    }
+    for (text, at) in [("A", 0), ("a_b", 1), ("a.", 1), ("ab\0", 2), ("é", 0), (" a", 0)] {
+        assert_eq!(text.parse::<NodeId>(), Err(NodeIdError::Character { at }), "{text:?}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn node_ids_are_ordered_as_their_texts(left in "[a-c-]{1,5}", right in "[a-c-]{1,5}") {
+        prop_assert_eq!(NodeId::new(&left).unwrap().cmp(&NodeId::new(&right).unwrap()), left.cmp(&right));
+    }
+
     #[test]
     fn hash_equals_streamed(namespace: [u8; 32], group: u16, block: [u8; 32]) {
         let (namespace, group, block) = (NamespaceDigest(namespace), GroupId(group), BlockHash(block));

@@ -237,6 +237,8 @@ pub struct ChangesWriter {
     namespaces: Vec<NamespaceDigest>,
     /// Positions in `namespaces`, in the order of the digests.
     sorted: Vec<u16>,
+    /// By the first byte of a digest: the position that was found last, of whatever body.
+    hints: [u16; 256],
     records: Vec<ChangeRecord>,
 }
 
@@ -258,6 +260,7 @@ impl ChangesWriter {
             body_bytes: 0,
             namespaces: Vec::new(),
             sorted: Vec::new(),
+            hints: [0; 256],
             records: Vec::new(),
         }
     }
@@ -327,6 +330,7 @@ impl ChangesWriter {
             self.sorted.insert(place, position);
             position
         });
+        self.hints[usize::from(namespace.0[0])] = position;
         let (effect, bytes) = Effect::new(medium, change);
         self.records.push(ChangeRecord {
             namespace: position,
@@ -339,16 +343,14 @@ impl ChangesWriter {
         Ok(())
     }
 
-    /// The position of a namespace, or its place in the order of digests. Neighbours mostly share theirs.
+    /// The position of a namespace, or its place in the order of digests.
     fn find(&self, namespace: &NamespaceDigest) -> Result<u16, usize> {
-        if let Some(last) = self.records.last()
-            && self.namespaces[usize::from(last.namespace)] == *namespace
-        {
-            return Ok(last.namespace);
+        let hint = self.hints[usize::from(namespace.0[0])];
+        if self.namespaces.get(usize::from(hint)) == Some(namespace) {
+            return Ok(hint);
         }
-        let found =
-            self.sorted.binary_search_by(|&position| self.namespaces[usize::from(position)].cmp(namespace));
-        found.map(|place| self.sorted[place])
+        let digest = |&position: &u16| self.namespaces[usize::from(position)];
+        self.sorted.binary_search_by_key(namespace, digest).map(|place| self.sorted[place])
     }
 
     /// Changes written so far.

@@ -223,6 +223,7 @@ pub fn layout_hash() -> u64 {
         Header::DESCRIPTION,
         SnapshotBody::DESCRIPTION,
         SequenceBody::DESCRIPTION,
+        NamespaceRecord::DESCRIPTION,
         OpenBody::DESCRIPTION,
         SnapshotRefuseBody::DESCRIPTION,
         AckBody::DESCRIPTION,
@@ -235,7 +236,6 @@ pub fn layout_hash() -> u64 {
         SnapshotCommitBody::DESCRIPTION,
         ResourceSummary::DESCRIPTION,
         ResetRequiredBody::DESCRIPTION,
-        NamespaceRecord::DESCRIPTION,
         ChangeRecord::DESCRIPTION,
     ];
     xxhash_rust::xxh3::xxh3_64(descriptions.concat().as_bytes())
@@ -263,3 +263,6 @@ fn within(what: &'static str, count: usize, limit: usize) -> Result<usize, Frame
     }
     Ok(count)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use orbitkv_wire::identity::{Sequence, SnapshotId};
-use orbitkv_wire::inventory::{Kind, ResetCause, ResourceSummary, SourceStream};
+use orbitkv_wire::inventory::{Kind, OpenRefusal, ResetCause, ResourceSummary, SourceStream};
 
 use super::StreamId;
 use crate::time::Moment;
@@ -66,6 +66,8 @@ pub struct SubscriberFigures {
     pub sessions_lost: u64,
     /// Resets that sources asked for, by cause.
     pub resets: BTreeMap<ResetCause, u64>,
+    /// Sessions that sources refused, by cause; a wrong source is one that has been replaced.
+    pub refusals: BTreeMap<OpenRefusal, u64>,
     /// Views that went on after a reconnect.
     pub resumed: u64,
     /// Snapshots accepted.

@@ -72,17 +72,17 @@ impl Subscriber {
             stream.freshness.on_frame(Sequence(header.head), now, applied);
             return Ok(());
         }
-        if session.backlog.is_empty() && self.applying.is_none() && self.membership.is_valid() {
+        let waits = session.backlog().0 > 0;
+        if !waits && self.applying.is_none() && self.membership.is_valid() {
             return self.process(id, Frame { header: &header, body, receipt: now }, index, now);
         }
-        if session.backlog.is_empty() {
+        if !waits {
             self.ready.push_back(id);
         }
         session.keep(Waiting { header, body: body.to_vec(), receipt: now }, &self.settings)?;
-        let waiting_bytes = session.backlog_bytes();
-        let figures = &mut self.figures;
-        figures.backlog_frames_peak = figures.backlog_frames_peak.max(session.backlog.len() as u64);
-        figures.backlog_bytes_peak = figures.backlog_bytes_peak.max(waiting_bytes);
+        let (frames, bytes) = session.backlog();
+        self.figures.backlog_frames_peak = self.figures.backlog_frames_peak.max(frames as u64);
+        self.figures.backlog_bytes_peak = self.figures.backlog_bytes_peak.max(bytes);
         Ok(())
     }
 
@@ -117,7 +117,10 @@ impl Subscriber {
                 self.expect_offer(id, "an offer")?;
                 self.on_offer(id, snapshot, after, rows_max, index, now);
             }
-            FromSource::OpenRefused { cause, .. } => return Err(CloseCause::Refused(cause)),
+            FromSource::OpenRefused { cause, .. } => {
+                *self.figures.refusals.entry(cause).or_default() += 1;
+                return Err(CloseCause::Refused(cause));
+            }
             FromSource::Liveness { .. } => unreachable!("beats do not wait"),
         }
         self.consume(id, frame.header, frame.receipt, now);
@@ -197,11 +200,11 @@ impl Subscriber {
         assert!(self.applying.is_none(), "one frame at a time");
         if let Err(cause) = self.batch.load(changes, &self.scope, index) {
             if matches!(cause, CloseCause::Budget(_) | CloseCause::Namespaces(_)) {
-                let rows_max = match part {
+                let snapshot = match part {
                     Part::View { .. } => None,
-                    Part::Page | Part::Replay { .. } => Some(self.session(id).staging("changes")?.rows_max()),
+                    Part::Page | Part::Replay { .. } => Some(self.session(id).staging("changes")?.estimate()),
                 };
-                self.note_misfit(id, rows_max, index.partition, now);
+                self.note_misfit(id, snapshot, now);
             }
             return Err(cause);
         }
@@ -270,8 +273,8 @@ impl Subscriber {
             let session = self.streams.get_mut(&id).and_then(|stream| stream.session_mut());
             // A stream or session that has ended took its frames along.
             let Some(session) = session else { continue };
-            let Some(Waiting { header, body, receipt }) = session.backlog.pop_front() else { continue };
-            if !session.backlog.is_empty() {
+            let Some(Waiting { header, body, receipt }) = session.take_kept() else { continue };
+            if session.backlog().0 > 0 {
                 self.ready.push_back(id);
             }
             let frame = Frame { header: &header, body: &body, receipt };

@@ -238,7 +238,8 @@ impl Subscriber {
     }
 
     /// One bounded slice of what is due: a step of a large frame or the next frame that waits, a step of
-    /// the sweep, and deadlines. True if more is due now.
+    /// the sweep, and deadlines. True if more is due now. A turn is due after every input, too: what inputs
+    /// leave behind for the sweep is seen here only.
     pub fn turn(&mut self, index: &mut Index<'_>, now: Moment) -> bool {
         self.retire_orphans(index);
         if self.membership.is_valid() {
@@ -384,6 +385,13 @@ impl Subscriber {
                 let connection = stream.connection();
                 assert!(connection.is_none_or(|connection| self.connections[&connection] == *id));
             }
+            let waits = |id: &StreamId| {
+                let session = self.streams.get(id).and_then(Stream::session);
+                session.is_some_and(|session| session.backlog().0 > 0)
+            };
+            assert!(self.ready.iter().all(waits), "who is ready has frames that wait");
+            let permits = self.streams.values().filter(|stream| stream.holds_ticket()).count();
+            assert_eq!(permits, self.tickets.len() + self.stagings.len(), "every wish is a session's");
             let sessions = self.streams.values().filter(|stream| stream.session().is_some()).count();
             assert_eq!(sessions, self.connections.len(), "every connection is of a session");
         }

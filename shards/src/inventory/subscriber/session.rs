@@ -46,7 +46,8 @@ pub(super) struct Session {
     pub tag: Tag,
     pub opened: Moment,
     pub phase: Phase,
-    pub backlog: VecDeque<Waiting>,
+    backlog: VecDeque<Waiting>,
+    backlog_bytes: u64,
     received_frame: u64,
     consumed_frame: u64,
     /// Bytes of pages and deltas that were received and not acknowledged.
@@ -66,6 +67,7 @@ impl Session {
             opened: now,
             phase,
             backlog: VecDeque::new(),
+            backlog_bytes: 0,
             received_frame: 0,
             consumed_frame: 0,
             outstanding_bytes: 0,
@@ -95,13 +97,21 @@ impl Session {
         if self.backlog.len() >= settings.backlog_frames_max {
             return Err(CloseCause::BacklogFull { limit: settings.backlog_frames_max });
         }
+        self.backlog_bytes += u64::from(waiting.header.length);
         self.backlog.push_back(waiting);
         Ok(())
     }
 
-    /// Bytes of the frames that wait.
-    pub fn backlog_bytes(&self) -> u64 {
-        self.backlog.iter().map(|waiting| u64::from(waiting.header.length)).sum()
+    /// The frame whose turn it is.
+    pub fn take_kept(&mut self) -> Option<Waiting> {
+        let waiting = self.backlog.pop_front()?;
+        self.backlog_bytes -= u64::from(waiting.header.length);
+        Some(waiting)
+    }
+
+    /// Frames and bytes that wait.
+    pub fn backlog(&self) -> (usize, u64) {
+        (self.backlog.len(), self.backlog_bytes)
     }
 
     /// Gives the source of a staging time for its next frame.

@@ -46,17 +46,15 @@ pub(super) struct Commit {
 /// A snapshot or a delta for which there was no room.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Misfit {
-    /// The estimate, if it was a snapshot's.
-    pub rows_max: Option<u64>,
-    /// Bytes that the stream could have had.
-    pub room_bytes: u64,
+    /// The estimate and the bytes it could have had; `None` if it was a delta.
+    pub snapshot: Option<(u64, u64)>,
     pub at: Moment,
 }
 
 impl Misfit {
-    /// Whether the same would happen again.
+    /// Whether a snapshot with this estimate did not fit with as much room as it would have now.
     pub fn repeats(&self, rows_max: u64, room_bytes: u64) -> bool {
-        self.rows_max == Some(rows_max) && room_bytes <= self.room_bytes
+        self.snapshot.is_some_and(|(rows, bytes)| rows == rows_max && room_bytes <= bytes)
     }
 }
 
@@ -80,6 +78,8 @@ pub(super) struct Staging {
     pub view: ViewId,
     pub ticket: PermitTicket,
     pub page_due: Moment,
+    /// Bytes that were free when it was accepted.
+    room_bytes: u64,
     rows_max: u64,
     half: Half,
     pages: u32,
@@ -91,12 +91,13 @@ pub(super) struct Staging {
 
 impl Staging {
     /// Begins what was offered; rows go into the hidden `view`.
-    pub fn new(offer: Offer, view: ViewId, page_due: Moment) -> Staging {
+    pub fn new(offer: Offer, view: ViewId, room_bytes: u64, page_due: Moment) -> Staging {
         Staging {
             snapshot: offer.snapshot,
             view,
             ticket: offer.ticket,
             page_due,
+            room_bytes,
             rows_max: offer.rows_max,
             half: Half::Scan,
             pages: 0,
@@ -114,9 +115,9 @@ impl Staging {
         missing * ROW_BYTES_PLANNED + self.rows_max * SCANNED_BYTES_PLANNED
     }
 
-    /// What its offer said.
-    pub fn rows_max(&self) -> u64 {
-        self.rows_max
+    /// Its estimate, and the bytes that it could have had.
+    pub fn estimate(&self) -> (u64, u64) {
+        (self.rows_max, self.room_bytes)
     }
 
     /// A page has come, to be applied next.

@@ -14,7 +14,7 @@ use super::session::Phase;
 use super::snapshot::{Bootstrap, Commit, Misfit, Offer, Staging, planned_bytes};
 use super::stream::OwnerView;
 use super::{Index, StreamId, Subscriber, SubscriberEffect};
-use crate::index::{Owner, Partition, ROW_BYTES_PLANNED};
+use crate::index::{Owner, Partition, ROW_BYTES_LEFT};
 use crate::inventory::PermitTicket;
 use crate::time::Moment;
 
@@ -111,7 +111,9 @@ impl Subscriber {
             match opened {
                 Ok(view) => {
                     self.tickets.remove(&ticket);
-                    let staging = Box::new(Staging::new(offer, view, now + self.settings.page_wait));
+                    let room_bytes = self.free_bytes(index.partition);
+                    let page_due = now + self.settings.page_wait;
+                    let staging = Box::new(Staging::new(offer, view, room_bytes, page_due));
                     let session = self.session(id);
                     session.phase = Phase::Bootstrapping(Bootstrap::Staging(staging));
                     self.stagings.insert(id);
@@ -129,23 +131,28 @@ impl Subscriber {
 
     /// Whether a snapshot of so many rows may be staged now.
     fn weigh(&self, id: StreamId, rows_max: u64, partition: &Partition, now: Moment) -> Result<(), Refusal> {
-        let (free_bytes, room_bytes) = (self.free_bytes(partition), self.room_bytes(id, partition));
-        if let Some(misfit) = &self.streams[&id].misfit {
+        let stream = &self.streams[&id];
+        let [free_bytes, swept_bytes, instead_bytes] = self.rooms_bytes(id, partition);
+        if let Some(misfit) = &stream.misfit {
             let wait = (misfit.at + self.settings.misfit_wait) - now;
             if !wait.is_zero() {
                 return Err(Refusal::Again { wait });
             }
-            if misfit.repeats(rows_max, room_bytes) {
+            if misfit.repeats(rows_max, instead_bytes) {
                 return Err(Refusal::Again { wait: self.settings.misfit_wait });
             }
         }
+        // An estimate may be wrong: what has failed with as much room is not tried with it again.
         let needed_bytes = planned_bytes(rows_max);
-        let swept_bytes = partition.accounting().retired_rows * ROW_BYTES_PLANNED;
-        if needed_bytes <= free_bytes {
+        let fits = |room_bytes: u64| {
+            needed_bytes <= room_bytes
+                && !stream.misfit.is_some_and(|misfit| misfit.repeats(rows_max, room_bytes))
+        };
+        if fits(free_bytes) {
             Ok(())
-        } else if needed_bytes <= free_bytes + swept_bytes {
+        } else if fits(swept_bytes) {
             Err(Refusal::Sweeping)
-        } else if needed_bytes <= room_bytes + swept_bytes {
+        } else if fits(instead_bytes) {
             Err(Refusal::Instead)
         } else {
             Err(Refusal::TooLarge)
@@ -167,10 +174,12 @@ impl Subscriber {
         }
     }
 
-    /// Index bytes that a stream could have if its present view went.
-    fn room_bytes(&self, id: StreamId, partition: &Partition) -> u64 {
-        let rows = self.streams[&id].view.map_or(0, |view| partition.view_rows(view.id));
-        self.free_bytes(partition) + u64::from(rows) * ROW_BYTES_PLANNED
+    /// Index bytes that a stream could have: now, after the sweep, and if its present view went as well.
+    fn rooms_bytes(&self, id: StreamId, partition: &Partition) -> [u64; 3] {
+        let view_rows = self.streams[&id].view.map_or(0, |view| partition.view_rows(view.id));
+        let free_bytes = self.free_bytes(partition);
+        let swept_bytes = free_bytes + partition.accounting().retired_rows * ROW_BYTES_LEFT;
+        [free_bytes, swept_bytes, swept_bytes + u64::from(view_rows) * ROW_BYTES_LEFT]
     }
 
     fn refuse(
@@ -190,7 +199,8 @@ impl Subscriber {
                 self.settings.sweep_wait
             }
             Refusal::TooLarge => {
-                self.note_misfit(id, Some(rows_max), index.partition, now);
+                let [.., room_bytes] = self.rooms_bytes(id, index.partition);
+                self.note_misfit(id, Some((rows_max, room_bytes)), now);
                 self.settings.misfit_wait
             }
         };
@@ -209,16 +219,9 @@ impl Subscriber {
     }
 
     /// Remembers that there was no room, so that it is not tried again in vain.
-    pub(super) fn note_misfit(
-        &mut self,
-        id: StreamId,
-        rows_max: Option<u64>,
-        partition: &Partition,
-        now: Moment,
-    ) {
-        let room_bytes = self.room_bytes(id, partition);
+    pub(super) fn note_misfit(&mut self, id: StreamId, snapshot: Option<(u64, u64)>, now: Moment) {
         let stream = self.streams.get_mut(&id).expect("a stream that is expected");
-        stream.misfit = Some(Misfit { rows_max, room_bytes, at: now });
+        stream.misfit = Some(Misfit { snapshot, at: now });
         stream.lacking_since.get_or_insert(now);
     }
 

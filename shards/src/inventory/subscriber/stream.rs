@@ -143,6 +143,12 @@ impl Stream {
         }
     }
 
+    /// Whether it wishes for a permit or has one.
+    pub fn holds_ticket(&self) -> bool {
+        let phase = self.session().map(|session| &session.phase);
+        matches!(phase, Some(Phase::Bootstrapping(Bootstrap::Offered(_) | Bootstrap::Staging(_))))
+    }
+
     /// The connection of its session.
     pub fn connection(&self) -> Option<ConnectionId> {
         self.session().map(|session| session.connection)

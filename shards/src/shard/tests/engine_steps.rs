@@ -103,8 +103,10 @@ impl Case {
             Command::Commit { connection, reservations }
         });
         let Outcome::Committed(outcomes) = outcome else { panic!("not outcomes: {outcome:?}") };
-        assert_eq!(outcomes.len(), chosen.len());
-        for ((_, outcome), id) in outcomes.into_iter().zip(chosen) {
+        let from_the_deepest = (0..chosen.len()).rev().eq(outcomes.iter().map(|&(index, _)| index as usize));
+        assert!(from_the_deepest, "what is deepest in a prefix leaves first: {outcomes:?}");
+        for (index, outcome) in outcomes {
+            let id = chosen[index as usize];
             let ours = self.model.held.get(&id).is_some_and(|held| held.connection == connection);
             if !ours {
                 assert_eq!(outcome, CommitOutcome::NotYours);

@@ -1,7 +1,8 @@
 //! One frame or more of every kind, each made twice: by the code under test and by [`super::plain`].
 
-use super::plain::{Head, Part, frame, part};
+use super::plain::{Head, frame};
 use super::*;
+use crate::tests::part::{Part, counting, part};
 
 /// A frame of a kind.
 pub struct Sample {
@@ -10,11 +11,6 @@ pub struct Sample {
     pub bytes: Vec<u8>,
     /// Made by hand.
     pub plain: Vec<u8>,
-}
-
-/// Sixteen or more different bytes, so that an order mistake shows.
-fn counting<const N: usize>(first: u8) -> [u8; N] {
-    std::array::from_fn(|index| first.wrapping_add(index as u8))
 }
 
 fn sample(name: &'static str, append: impl FnOnce(&mut Vec<u8>), head: Head, parts: Vec<Part>) -> Sample {
