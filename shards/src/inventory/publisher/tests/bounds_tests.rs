@@ -8,7 +8,6 @@ use orbitkv_wire::inventory::{HEADER_BYTES, Kind};
 use orbitkv_wire::scope::Scope;
 
 use super::super::*;
-use super::receiver::Heard;
 use super::rig::{Rig, ample, digest, small};
 use crate::journal::JournalSettings;
 
