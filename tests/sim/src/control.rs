@@ -100,6 +100,8 @@ pub struct Control {
     gate: RaiseGate,
     attempt: u64,
     scope_generation: u64,
+    /// The newest revision that cores were mailed.
+    revision: u64,
     canary: Option<Canary>,
 }
 
@@ -125,6 +127,7 @@ impl Control {
             gate: RaiseGate::new(shards),
             attempt: 0,
             scope_generation: 1,
+            revision: 0,
             canary,
         };
         let actions = control.read_epoch(incarnation);
@@ -209,7 +212,7 @@ impl Control {
                     .chain([Action::Remind(deadline.since(now), Reminder::Deadline(incarnation))])
                     .collect()
             }
-            (Reply::Members(map), Standing::Member { .. }) => {
+            (Reply::Members(map), Standing::Member { .. }) if map.revision >= self.revision => {
                 let watch = Action::Watch(map.revision);
                 let mut actions = self.on_map(map, next_life, counters);
                 actions.insert(0, watch);
@@ -227,6 +230,10 @@ impl Control {
         counters: &mut Counters,
     ) -> Vec<Action> {
         let Standing::Member { local, .. } = &self.standing else { return Vec::new() };
+        // What was read before something newer was heard of says nothing any more.
+        if map.revision < self.revision {
+            return Vec::new();
+        }
         if !map.has(local.node, local.incarnation) {
             counters.count(Counter::FencedByService);
             return self.fence(next_life);
@@ -238,6 +245,7 @@ impl Control {
         if !self.gate.lower(map.revision) {
             return Vec::new();
         }
+        self.revision = map.revision;
         let mut actions: Vec<_> = self.mail_all(&Mail::Lower(Rc::clone(&map))).collect();
         if self.canary == Some(Canary::RaiseEarly) {
             actions.extend(self.mail_all(&Mail::MayRaise(map.revision)));

@@ -75,6 +75,8 @@ pub struct Core {
     pub seen: BTreeMap<StreamId, (SnapshotId, Sequence)>,
     /// Views that it gave up: only another snapshot may follow.
     pub withdrawn: BTreeSet<SnapshotId>,
+    /// It takes nothing in and does nothing before.
+    pub stalled_until: Moment,
     /// Its next turn.
     pub turn_at: Option<Moment>,
     /// Whether the next turn after a restart still has to tell control that everything is put again.
@@ -116,6 +118,7 @@ impl Core {
             scope,
             seen: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
+            stalled_until: Moment(0),
             turn_at: None,
             restarting: None,
             settings,
@@ -151,7 +154,7 @@ fn settings(plan: &Plan) -> (PublisherSettings, SubscriberSettings) {
         coalescing_window: rooms.coalesce,
         journal,
         delta_records_max: rooms.interval_records,
-        page_records_max: 256,
+        page_records_max: rooms.page_records,
         page_bytes_max: rooms.frame_bytes,
         frame_bytes_max: frame_bytes,
         stream_bytes_max: window_bytes,
@@ -161,7 +164,7 @@ fn settings(plan: &Plan) -> (PublisherSettings, SubscriberSettings) {
         burst_bytes: 2 * frame_bytes,
         connections_max: 256,
         sessions_max: 128,
-        slice_records: 64,
+        slice_records: rooms.slice_records,
         slice_bytes: 2 * frame_bytes,
     };
     let subscriber = SubscriberSettings {
@@ -171,7 +174,7 @@ fn settings(plan: &Plan) -> (PublisherSettings, SubscriberSettings) {
         ack_bytes: frame_bytes as u32 / 2,
         ack_wait: Duration::from_millis(10),
         changes_per_step: rooms.step_records,
-        sweep_rows: 64,
+        sweep_rows: rooms.slice_records,
         ..SubscriberSettings::default()
     };
     (publisher, subscriber)

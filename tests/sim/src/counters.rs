@@ -66,6 +66,8 @@ counters! {
     PauseShort,
     /// A process stood still for longer than its lease.
     PauseLong,
+    /// One core of a process stood still.
+    CoreStalled,
     /// A node could not reach the membership service.
     ServiceUnreachable,
     /// A node was fenced because its deadline had passed.
@@ -158,6 +160,16 @@ counters! {
     OverrunInReplay,
     /// Reset: the subscriber was slow.
     ResetSlowSubscriber,
+    /// Reset: no page was sent for too long.
+    ResetSnapshotExpired,
+    /// A source ended a session that consumed nothing while others needed the room.
+    EndedStalled,
+    /// A source ended a session because a later one was opened.
+    EndedReplaced,
+    /// A source ended a session because its requester is no longer a member.
+    EndedRemoved,
+    /// A source ended a connection on which nothing was asked.
+    EndedSilent,
     /// Refused: that incarnation is not in the source's map.
     RefusedNotInMap,
     /// Refused: not a newer attempt.
@@ -172,6 +184,10 @@ counters! {
     SnapshotAccept,
     /// An offer was refused.
     SnapshotRefuse,
+    /// No page came in time.
+    PageTimedOut,
+    /// A delta did not fit.
+    BudgetExceeded,
     /// An acknowledgement.
     Ack,
     /// A barrier wanted progress.

@@ -83,6 +83,10 @@ pub struct RoomPlan {
     pub pace_bytes_per_s: u64,
     /// Changes of a delta that apply in one step.
     pub step_records: usize,
+    /// Residences of one page.
+    pub page_records: usize,
+    /// Records that one turn reads, and rows that it looks at for a sweep.
+    pub slice_records: usize,
 }
 
 /// How often something goes wrong.
@@ -128,9 +132,14 @@ impl ScopePlan {
     pub fn draw(random: &mut Random, namespaces: usize) -> ScopePlan {
         match random.below(10) {
             0 => ScopePlan::None,
-            1..=3 => ScopePlan::Some((0..namespaces).filter(|_| random.chance(500)).collect()),
+            1..=3 => ScopePlan::some(random, namespaces),
             _ => ScopePlan::All,
         }
+    }
+
+    /// Half of the namespaces.
+    fn some(random: &mut Random, namespaces: usize) -> ScopePlan {
+        ScopePlan::Some((0..namespaces).filter(|_| random.chance(500)).collect())
     }
 }
 
@@ -152,6 +161,8 @@ impl Plan {
             coalesce: Duration::from_millis(*random.pick(&[0, 2, 5])),
             pace_bytes_per_s: *random.pick(&[40_000, 400_000, 16 << 20, 16 << 20]),
             step_records: *random.pick(&[2, 8, 256]),
+            page_records: *random.pick(&[3, 32, 256]),
+            slice_records: *random.pick(&[8, 64, 256]),
         };
         Plan {
             seed,
@@ -215,6 +226,8 @@ impl Plan {
                 coalesce: Duration::from_millis(2),
                 pace_bytes_per_s: 16 << 20,
                 step_records: 256,
+                page_records: 1_024,
+                slice_records: 256,
             },
             safety_events: 40_000 * managers as u64,
             query_gap_us: 20_000..=40_000,
@@ -243,18 +256,20 @@ impl Plan {
         resident_max: u64,
         journal_records: usize,
     ) -> Vec<NodePlan> {
-        let count = *random.pick(&[3, 3, 4, 4, 5, 6]);
+        let count = *random.pick(&[3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 6, 11]);
         let mut shards: Vec<u16> = (0..count).map(|_| *random.pick(&[1, 2, 2, 3, 4])).collect();
         // At least two shards somewhere, and never one count everywhere.
         shards[0] = *random.pick(&[2, 3]);
         shards[1] = shards[0] + 1 - 2 * (random.below(2) as u16);
-        let tight = random.chance(250);
+        let tight = random.chance(400);
+        // Many subscribers who want different things are what fills a source's queues.
+        let crowd = count > 8;
         (shards.into_iter().enumerate())
             .map(|(number, shards)| NodePlan {
                 shards,
-                scope: ScopePlan::draw(random, namespaces),
+                scope: if crowd { ScopePlan::some(random, namespaces) } else { ScopePlan::draw(random, namespaces) },
                 index_bytes: if tight && random.chance(500) {
-                    let wanted = resident_max * count as u64 * 88;
+                    let wanted = resident_max * count as u64 * 32;
                     u64::from(shards.max(4)) * (2 * INDEX_BYTES_MIN + journal_records as u64 * 88 + random.below(wanted))
                 } else {
                     u64::from(shards) * (1 << 20)

@@ -6,7 +6,7 @@ use super::{State, World};
 use crate::control::Control;
 use crate::counters::Counter;
 use crate::event::Event;
-use crate::network::Side;
+use crate::network::{ConnectionName, Side};
 use crate::plan::ScopePlan;
 
 /// What can go wrong.
@@ -16,9 +16,11 @@ enum Fault {
     CutOneWay,
     Kill,
     StopReading,
+    StopReadingAll,
     Crash,
     PauseShort,
     PauseLong,
+    StallCore,
     LoseService,
     WatchGap,
     Leave,
@@ -37,9 +39,12 @@ const FAULTS: &[Fault] = &[
     Fault::Kill,
     Fault::StopReading,
     Fault::StopReading,
+    Fault::StopReadingAll,
     Fault::Crash,
     Fault::PauseShort,
     Fault::PauseLong,
+    Fault::StallCore,
+    Fault::StallCore,
     Fault::LoseService,
     Fault::WatchGap,
     Fault::Leave,
@@ -81,10 +86,15 @@ impl World {
             Fault::StopReading => {
                 let open = self.network.open_connections();
                 if !open.is_empty() {
-                    self.counters.count(Counter::StoppedReading);
                     let name = *self.chance.pick(&open);
-                    let until = self.now() + self.chance.micros(&(100_000..=6_000_000));
-                    self.network.stop_reading(name, Side::Requester, until, &mut self.schedule);
+                    self.stop_reading(name);
+                }
+            }
+            Fault::StopReadingAll => {
+                for name in self.network.open_connections() {
+                    if self.network.place(name, Side::Source).is_some_and(|place| place.node == node) {
+                        self.stop_reading(name);
+                    }
                 }
             }
             Fault::Crash if !matches!(self.state(node), State::Down) => {
@@ -101,6 +111,16 @@ impl World {
                 self.counters.count(Counter::PauseLong);
                 let pause = self.plan.lease + self.chance.micros(&(1_000..=3_000_000));
                 self.pause_for(node, pause);
+            }
+            Fault::StallCore if self.runs(node) => {
+                self.counters.count(Counter::CoreStalled);
+                let core = self.chance.index(self.nodes[usize::from(node)].cores.len());
+                let (now, until) = (self.now(), self.now() + self.chance.micros(&(1_000..=2_000_000)));
+                let stalled_until = &mut self.nodes[usize::from(node)].cores[core].stalled_until;
+                // Letters that wait for the end of a stall keep their order.
+                if *stalled_until <= now {
+                    *stalled_until = until;
+                }
             }
             Fault::LoseService => {
                 self.counters.count(Counter::ServiceUnreachable);
@@ -120,10 +140,17 @@ impl World {
             Fault::Crash
             | Fault::PauseShort
             | Fault::PauseLong
+            | Fault::StallCore
             | Fault::WatchGap
             | Fault::Leave
             | Fault::ChangeScope => {}
         }
+    }
+
+    fn stop_reading(&mut self, name: ConnectionName) {
+        self.counters.count(Counter::StoppedReading);
+        let until = self.now() + self.chance.micros(&(100_000..=6_000_000));
+        self.network.stop_reading(name, Side::Requester, until, &mut self.schedule);
     }
 
     fn cut(&mut self, from: u16, to: u16) {

@@ -287,16 +287,9 @@ impl World {
             | Event::Remind(process, _)
             | Event::Fence(process, _)
             | Event::Awaits(process) => *process,
+            Event::Network(NetworkEvent::Idle(_)) => return Some(event),
             Event::Network(network) => {
-                let (name, side) = match *network {
-                    NetworkEvent::Reached(name) => (name, Side::Source),
-                    NetworkEvent::Answered(name) | NetworkEvent::DialFailed(name) => (name, Side::Requester),
-                    NetworkEvent::Segment(name, side)
-                    | NetworkEvent::Closed(name, side)
-                    | NetworkEvent::Writable(name, side) => (name, side),
-                    NetworkEvent::Idle(_) => return Some(event),
-                };
-                let place = self.network.place(name, side)?;
+                let place = self.place_of(network)?;
                 Process { node: place.node, number: place.process }
             }
             Event::Load(node) => Process { node: *node, number: self.nodes[usize::from(*node)].process },
@@ -311,18 +304,47 @@ impl World {
             | Event::Query
             | Event::Barrier => return Some(event),
         };
+        let now = self.now();
+        let core = match &event {
+            Event::Mail(_, Reader::Core(core), _) => Some(core.0),
+            Event::Turn(_, core) => Some(*core),
+            Event::Network(network) => self.place_of(network).map(|place| place.core),
+            _ => None,
+        };
         let node = self.nodes.get_mut(usize::from(process.node))?;
         if node.process != process.number {
             return None;
         }
         match &mut node.state {
             State::Down => None,
-            State::Running => Some(event),
+            State::Running => {
+                let stalled_until = core.and_then(|core| Some(node.cores.get(usize::from(core))?.stalled_until));
+                match stalled_until.filter(|until| *until > now) {
+                    Some(until) => {
+                        self.schedule.at(until, event);
+                        None
+                    }
+                    None => Some(event),
+                }
+            }
             State::Paused(kept) => {
                 kept.push(event);
                 None
             }
         }
+    }
+
+    /// The end that a network event is for.
+    fn place_of(&self, event: &NetworkEvent) -> Option<Place> {
+        let (name, side) = match *event {
+            NetworkEvent::Reached(name) => (name, Side::Source),
+            NetworkEvent::Answered(name) | NetworkEvent::DialFailed(name) => (name, Side::Requester),
+            NetworkEvent::Segment(name, side)
+            | NetworkEvent::Closed(name, side)
+            | NetworkEvent::Writable(name, side) => (name, side),
+            NetworkEvent::Idle(_) => return None,
+        };
+        self.network.place(name, side)
     }
 
     /// Writes a letter.

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use orbitkv_shards::inventory::permits::{Applicant, PermitEffect};
-use orbitkv_shards::inventory::publisher::{PublisherEffect, Source};
-use orbitkv_shards::inventory::subscriber::{Index, StreamId, SubscriberEffect};
+use orbitkv_shards::inventory::publisher::{CloseCause as SourceClose, PublisherEffect, Source};
+use orbitkv_shards::inventory::subscriber::{CloseCause, Index, StreamId, SubscriberEffect};
 use orbitkv_shards::inventory::{ConnectionId, PermitTicket};
 use orbitkv_shards::members::Local;
 use orbitkv_shards::time::Moment;
@@ -579,6 +579,18 @@ impl World {
                 PublisherEffect::Close { connection, cause } => {
                     let name = ConnectionName(connection.0);
                     self.say(|| format!("source {place} closes {}: {cause}", name.0));
+                    match cause {
+                        SourceClose::Stalled => self.counters.count(Counter::EndedStalled),
+                        SourceClose::Replaced => self.counters.count(Counter::EndedReplaced),
+                        SourceClose::Removed => self.counters.count(Counter::EndedRemoved),
+                        SourceClose::Silent => self.counters.count(Counter::EndedSilent),
+                        SourceClose::Frame(_) | SourceClose::Protocol(_) | SourceClose::Busy => {
+                            hold(Oracle::Source, self.canary.is_some(), || {
+                                format!("{place} accuses its requester: {cause}")
+                            })?;
+                        }
+                        SourceClose::Refused(_) | SourceClose::Fenced => {}
+                    }
                     core!(self, place).connections.remove(&name);
                     self.network.close(name, Side::Source, &mut self.schedule);
                     self.end_session(name, Side::Source);
@@ -600,6 +612,11 @@ impl World {
                 SubscriberEffect::Close { connection, cause } => {
                     let name = ConnectionName(connection.0);
                     self.say(|| format!("requester {place} closes {}: {cause}", name.0));
+                    match cause {
+                        CloseCause::PageTimeout => self.counters.count(Counter::PageTimedOut),
+                        CloseCause::Budget(_) => self.counters.count(Counter::BudgetExceeded),
+                        _ => {}
+                    }
                     core!(self, place).connections.remove(&name);
                     self.network.close(name, Side::Requester, &mut self.schedule);
                     self.end_session(name, Side::Requester);
@@ -663,7 +680,9 @@ impl World {
         let known = core.map.as_ref().is_some_and(|map| map.has(requester.node, requester.incarnation));
         let own = core.stock.stream() == stream;
         hold(Oracle::Fenced, known && own && self.is_member(place), || {
-            format!("{place} serves {requester:?}: a member {known}, of this life {own}")
+            let core = &self.nodes[usize::from(place.node)].cores[usize::from(place.core)];
+            let (map, life) = (&core.map, core.life);
+            format!("{place} serves {requester:?}: a member {known}, of this life {own}: {life:?}, {map:?}")
         })?;
         let newest = self.accepted.entry((stream, requester.incarnation)).or_insert((0, name));
         if is_first {
@@ -690,6 +709,9 @@ impl World {
             FromSource::ResetRequired { cause: ResetCause::HistoryGone } => Some(Counter::ResetHistoryGone),
             FromSource::ResetRequired { cause: ResetCause::SlowSubscriber } => {
                 Some(Counter::ResetSlowSubscriber)
+            }
+            FromSource::ResetRequired { cause: ResetCause::SnapshotExpired } => {
+                Some(Counter::ResetSnapshotExpired)
             }
             _ => None,
         };
@@ -765,8 +787,7 @@ impl World {
     }
 
     /// A requester that ends a session because its source broke the protocol accuses our own source.
-    fn judge_close(&self, cause: &orbitkv_shards::inventory::subscriber::CloseCause) -> Verdict {
-        use orbitkv_shards::inventory::subscriber::CloseCause;
+    fn judge_close(&self, cause: &CloseCause) -> Verdict {
         let innocent = matches!(
             cause,
             CloseCause::PageTimeout

@@ -285,10 +285,16 @@ impl Rig {
         self.settle();
     }
 
-    /// A requester is told of the newest map and may raise.
+    /// A requester is told of the newest map, the other requesters left out, and may raise.
     pub fn lower(&mut self, number: usize) {
+        let own = self.requesters[number].local.node;
+        let others: Vec<_> =
+            self.requesters.iter().map(|end| end.local.node).filter(|node| *node != own).collect();
+        let mut members = self.map.members().to_vec();
+        members.retain(|member| !others.contains(&member.node));
+        let map = MemberMap::new(self.map.revision, members);
         let RequesterEnd { subscriber, partition, namespaces, .. } = &mut self.requesters[number];
-        subscriber.on_lower(&self.map, &mut Index { partition, namespaces }, self.now);
+        subscriber.on_lower(&map, &mut Index { partition, namespaces }, self.now);
         subscriber.on_may_raise(self.map.revision);
     }
 
