@@ -143,9 +143,11 @@ impl Control {
         }
     }
 
-
     fn mail_all(&self, mail: &Mail) -> impl Iterator<Item = Action> {
-        (0..self.shards).map(|core| Action::Mail(ShardIndex(core), mail.clone())).collect::<Vec<_>>().into_iter()
+        (0..self.shards)
+            .map(|core| Action::Mail(ShardIndex(core), mail.clone()))
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 
     fn ask(&mut self, request: Request) -> Vec<Action> {

@@ -78,7 +78,11 @@ impl Load {
         let key = if repeats { *self.random.pick(&self.hot) } else { self.fresh(universe) };
         let medium = self.medium();
         let bytes = 1 + self.random.below(1 << 20) as u32;
-        if self.random.chance(300) { Touch::Renew(key, medium, bytes) } else { Touch::Toggle(key, medium, bytes) }
+        if self.random.chance(300) {
+            Touch::Renew(key, medium, bytes)
+        } else {
+            Touch::Toggle(key, medium, bytes)
+        }
     }
 
     /// A block nobody has put yet.

@@ -67,7 +67,8 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--canary" => {
                 let name = value()?;
                 let known = Canary::ALL.iter().map(|canary| canary.name()).collect::<Vec<_>>().join(", ");
-                let canary = Canary::from_name(&name).ok_or(format!("no canary {name}; there are {known}"))?;
+                let canary =
+                    Canary::from_name(&name).ok_or(format!("no canary {name}; there are {known}"))?;
                 parsed.canary = Some(canary);
             }
             "--quiet" => parsed.quiet = true,
@@ -112,7 +113,9 @@ fn run(arguments: &Arguments) -> ExitCode {
     }
     if many {
         let (seconds, p99) = (begun.elapsed().as_secs_f64(), visibility.quantile(990));
-        println!("{seeds} seeds, {events} events, no violation, {seconds:.1} s; modelled visibility p99 {p99:?}");
+        println!(
+            "{seeds} seeds, {events} events, no violation, {seconds:.1} s; modelled visibility p99 {p99:?}"
+        );
     }
     if arguments.counters {
         print!("{}", Report::table(&counters));
@@ -126,9 +129,9 @@ fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn again(arguments: &Arguments) -> String {
-    let scale = arguments.scale.map_or(String::new(), |(nodes, residences)| {
-        format!(" --nodes {nodes} --residences {residences}")
-    });
+    let scale = arguments
+        .scale
+        .map_or(String::new(), |(nodes, residences)| format!(" --nodes {nodes} --residences {residences}"));
     let canary = arguments.canary.map_or(String::new(), |canary| format!(" --canary {}", canary.name()));
     scale + &canary
 }

@@ -266,8 +266,11 @@ impl Network {
         let reached = self.delay();
         let place = to.unwrap_or(Place { node: u16::MAX, process: 0, core: 0 });
         let end = |place| End { place, state: EndState::Opening };
-        let connection =
-            Connection { fate: Fate::Carries, ends: [end(from), end(place)], pipes: [Pipe::new(), Pipe::new()] };
+        let connection = Connection {
+            fate: Fate::Carries,
+            ends: [end(from), end(place)],
+            pipes: [Pipe::new(), Pipe::new()],
+        };
         self.connections.insert(name, connection);
         if to.is_some() && !self.is_cut(from.node, place.node) {
             schedule.after(reached, E::from(NetworkEvent::Reached(name)));
@@ -312,8 +315,7 @@ impl Network {
         name: ConnectionName,
         schedule: &mut Schedule<E>,
     ) -> bool {
-        let waits =
-            self.connections.get(&name).is_some_and(|it| it.ends[0].state == EndState::Opening);
+        let waits = self.connections.get(&name).is_some_and(|it| it.ends[0].state == EndState::Opening);
         if waits {
             self.close(name, Side::Requester, schedule);
         }
@@ -465,8 +467,8 @@ impl Network {
         if pipe.flying.front().is_some_and(|segment| segment.arrives <= schedule.now()) {
             schedule.after(Duration::ZERO, E::from(NetworkEvent::Segment(name, side)));
         }
-        let relieved = pipe.flow == Flow::Blocked
-            && pipe.flying_bytes + pipe.unread() <= self.weather.send_bytes / 2;
+        let relieved =
+            pipe.flow == Flow::Blocked && pipe.flying_bytes + pipe.unread() <= self.weather.send_bytes / 2;
         if relieved {
             pipe.flow = Flow::Writable;
             schedule.after(relief, E::from(NetworkEvent::Writable(name, side.other())));

@@ -267,10 +267,15 @@ impl Plan {
         (shards.into_iter().enumerate())
             .map(|(number, shards)| NodePlan {
                 shards,
-                scope: if crowd { ScopePlan::some(random, namespaces) } else { ScopePlan::draw(random, namespaces) },
+                scope: if crowd {
+                    ScopePlan::some(random, namespaces)
+                } else {
+                    ScopePlan::draw(random, namespaces)
+                },
                 index_bytes: if tight && random.chance(500) {
                     let wanted = resident_max * count as u64 * 32;
-                    u64::from(shards.max(4)) * (2 * INDEX_BYTES_MIN + journal_records as u64 * 88 + random.below(wanted))
+                    u64::from(shards.max(4))
+                        * (2 * INDEX_BYTES_MIN + journal_records as u64 * 88 + random.below(wanted))
                 } else {
                     u64::from(shards) * (1 << 20)
                 },

@@ -41,7 +41,13 @@ impl Registry {
     #[must_use]
     pub fn new(lease: Duration) -> Registry {
         let empty = Rc::new(MemberMap::default());
-        Registry { revision: 0, members: BTreeMap::new(), epochs: BTreeMap::new(), history: vec![empty], lease }
+        Registry {
+            revision: 0,
+            members: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            history: vec![empty],
+            lease,
+        }
     }
 
     /// The epoch of the last registration of `node`; 0 if it never was registered.

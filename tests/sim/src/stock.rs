@@ -189,8 +189,7 @@ impl Stock {
 impl Residences for Stock {
     fn after(&self, cursor: Option<(StateKey, Medium)>) -> impl Iterator<Item = Residence> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let (skips, lies) =
-            (self.canary == Some(Canary::ScanSkips), self.canary == Some(Canary::ScanLies));
+        let (skips, lies) = (self.canary == Some(Canary::ScanSkips), self.canary == Some(Canary::ScanLies));
         let from = cursor.map_or(Unbounded, Excluded);
         self.held.range((from, Unbounded)).filter_map(move |(&(key, medium), held)| {
             let sequence = held.sequence?;

@@ -127,7 +127,11 @@ impl StreamTruth {
     pub fn note(&mut self, change: TrueChange, now: Moment) -> Sequence {
         let head = self.head();
         let was = self.at(change.key, change.medium, head);
-        assert_eq!(was.is_some(), change.bytes == 0, "the load puts what is absent and deletes what is there");
+        assert_eq!(
+            was.is_some(),
+            change.bytes == 0,
+            "the load puts what is absent and deletes what is there"
+        );
         self.resident = if change.bytes == 0 { self.resident - 1 } else { self.resident + 1 };
         if Medium::ALL.iter().all(|&medium| !self.timelines.contains_key(&(change.key.0, medium as u8))) {
             self.keys.push(change.key);

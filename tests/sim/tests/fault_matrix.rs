@@ -71,7 +71,9 @@ fn an_interval_that_the_scope_filters_away_still_moves_the_watermark() {
 
 #[test]
 fn an_owner_with_nothing_in_scope_has_a_committed_empty_view() {
-    for scope in [Scope::All, Scope::namespaces([]).expect("none"), Scope::namespaces([digest(9)]).expect("one")] {
+    for scope in
+        [Scope::All, Scope::namespaces([]).expect("none"), Scope::namespaces([digest(9)]).expect("one")]
+    {
         let mut rig = Rig::new(Settings { scope: scope.clone(), ..Settings::default() });
         if scope != Scope::All {
             rig.put(key(1), Dram, 1);
@@ -126,7 +128,11 @@ fn forged_beside(
     if cause.is_some() {
         assert_eq!(rig.applied(0), Some(Sequence(reached)), "{what}: no watermark moves");
         if reached == 10 {
-            assert_eq!((rig.media(key(100)), rig.media(key(101))), (vec![], vec![]), "{what}: no row appears");
+            assert_eq!(
+                (rig.media(key(100)), rig.media(key(101))),
+                (vec![], vec![]),
+                "{what}: no row appears"
+            );
         }
         assert_eq!(rig.coverage(0), Coverage::PartialHints, "{what}: nothing is called absent");
         assert_eq!(rig.media(key(1)), [Dram], "{what}: hints stay");
@@ -214,7 +220,8 @@ fn a_wrong_size_ends_the_session() {
 
 #[test]
 fn a_coalesced_interval_larger_than_a_frame_is_shortened() {
-    let settings = Settings { body_bytes: 600, window_frames: 8, interval_records: 1_000, ..Settings::default() };
+    let settings =
+        Settings { body_bytes: 600, window_frames: 8, interval_records: 1_000, ..Settings::default() };
     let mut rig = filled(2, settings);
     let before = rig.sent(Kind::Delta);
     for block in 0..200 {
@@ -248,7 +255,13 @@ fn scanning(settings: Settings) -> Rig {
 }
 
 fn small_pages() -> Settings {
-    Settings { page_records: 4, window_frames: 2, body_bytes: 400, interval_records: 8, ..Settings::default() }
+    Settings {
+        page_records: 4,
+        window_frames: 2,
+        body_bytes: 400,
+        interval_records: 8,
+        ..Settings::default()
+    }
 }
 
 #[test]
@@ -270,7 +283,10 @@ fn a_scan_under_mutation_ends_as_the_source_is() {
     rig.requesters[0].held = false;
     rig.converge();
     assert_eq!(rig.sent(Kind::SnapshotBegin), begun, "one snapshot was enough");
-    assert_eq!((rig.media(key(0)), rig.media(key(1)), rig.media(key(2))), (vec![], vec![Dram], vec![Dram, Ssd]));
+    assert_eq!(
+        (rig.media(key(0)), rig.media(key(1)), rig.media(key(2))),
+        (vec![], vec![Dram], vec![Dram, Ssd])
+    );
 }
 
 #[test]
@@ -381,7 +397,12 @@ fn blocked_writes_wait_and_go_on() {
 
 #[test]
 fn decode_pressure_is_taken_in_steps() {
-    let settings = Settings { step_records: 3, interval_records: 64, coalesce: Duration::from_millis(5), ..Settings::default() };
+    let settings = Settings {
+        step_records: 3,
+        interval_records: 64,
+        coalesce: Duration::from_millis(5),
+        ..Settings::default()
+    };
     let mut rig = filled(20, settings);
     for round in 1..=20 {
         for block in 0..20 {
@@ -499,7 +520,8 @@ fn an_open_into_a_life_that_is_over_is_refused_as_that() {
 #[test]
 fn mixed_namespaces_keep_apart() {
     for scope in [Scope::All, Scope::namespaces([digest(1), digest(3)]).expect("two")] {
-        let mut rig = Rig::new(Settings { scope, page_records: 7, interval_records: 16, ..Settings::default() });
+        let mut rig =
+            Rig::new(Settings { scope, page_records: 7, interval_records: 16, ..Settings::default() });
         let named = |namespace, block| Key { namespace, group: u16::from(namespace), block };
         for block in 0..60 {
             for namespace in 0..5 {

@@ -269,6 +269,8 @@ impl Publisher {
             if let State::Open(session) = &mut connection.state
                 && session.class(self.exposed) == Some(class)
             {
+                // Found again when it is served; until then another deadline brings the turn.
+                session.quiet_through = None;
                 if connection.blocked {
                     session.held_through = self.exposed;
                 } else {

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{
-    Changes, FromRequester, FromSource, HEADER_BYTES, Header, Kind, Open, ResetCause, Tag, Transcript, WireChange,
-    decode_from_source,
+    Changes, FromRequester, FromSource, HEADER_BYTES, Header, Kind, Open, ResetCause, Tag, Transcript,
+    WireChange, decode_from_source,
 };
 use orbitkv_wire::scope::Scope;
 
@@ -167,8 +167,10 @@ impl Session {
     ) -> Verdict {
         let bytes = (HEADER_BYTES + body.len()) as u64;
         self.judge_header(header, bytes, view)?;
-        let message = decode_from_source(header, body)
-            .map_err(|error| Violation { oracle: Oracle::Source, what: format!("it sends no frame: {error}") })?;
+        let message = decode_from_source(header, body).map_err(|error| Violation {
+            oracle: Oracle::Source,
+            what: format!("it sends no frame: {error}"),
+        })?;
         let fact = self.judge(&message, body, view, counters)?;
         self.facts.push_back((header.frame, fact));
         let free = matches!(message, FromSource::Liveness { .. });
@@ -221,7 +223,9 @@ impl Session {
             (FromSource::Resumed { view, sequence }, Phase::Opened) => {
                 let asked = self.open.resume.map(|resume| (resume.view, resume.sequence));
                 if asked != Some((view, sequence)) || sequence > head {
-                    return Err(fault(format!("resumed {view} at {sequence:?}, asked {asked:?}, head {head:?}")));
+                    return Err(fault(format!(
+                        "resumed {view} at {sequence:?}, asked {asked:?}, head {head:?}"
+                    )));
                 }
                 self.phase = Phase::Live(sequence);
                 Fact::Resumed(view, sequence)
@@ -257,7 +261,8 @@ impl Session {
                     let accepted = staged.accepted;
                     return Err(fault(format!("page {number} after {}, accepted: {accepted}", staged.pages)));
                 }
-                let truth = truth.ok_or_else(|| fault(format!("{stream:?} has no history but residences")))?;
+                let truth =
+                    truth.ok_or_else(|| fault(format!("{stream:?} has no history but residences")))?;
                 self.judge_page(&changes, &mut staged, truth, view)?;
                 staged.pages += 1;
                 staged.transcript.absorb(body);
@@ -270,7 +275,9 @@ impl Session {
             ) => {
                 if !staged.accepted || from != staged.through || through > head {
                     let at = staged.through;
-                    return Err(fault(format!("replay from {from:?} through {through:?}, it stood at {at:?}")));
+                    return Err(fault(format!(
+                        "replay from {from:?} through {through:?}, it stood at {at:?}"
+                    )));
                 }
                 self.judge_delta(from, through, &changes, view, counters)?;
                 counters.count(Counter::Replay);
@@ -285,7 +292,9 @@ impl Session {
             ) if staged.snapshot == snapshot => {
                 let fits = staged.accepted && through == staged.through && pages == staged.pages;
                 if !fits || digest != staged.transcript.digest() {
-                    return Err(fault(format!("commit through {through:?} of {pages} pages, sent {staged:?}")));
+                    return Err(fault(format!(
+                        "commit through {through:?} of {pages} pages, sent {staged:?}"
+                    )));
                 }
                 counters.count(Counter::SnapshotCommit);
                 counters.add(Counter::SnapshotEmpty, u64::from(staged.rows == 0));
@@ -295,7 +304,9 @@ impl Session {
             }
             (FromSource::Delta { from, through, changes }, Phase::Live(at)) => {
                 if from != at || through > head {
-                    return Err(fault(format!("delta from {from:?} through {through:?}, it stood at {at:?}")));
+                    return Err(fault(format!(
+                        "delta from {from:?} through {through:?}, it stood at {at:?}"
+                    )));
                 }
                 self.judge_delta(from, through, &changes, view, counters)?;
                 counters.count(Counter::Delta);
@@ -350,8 +361,7 @@ impl Session {
         let namespaces: Vec<_> = changes.namespaces().collect();
         for change in changes.iter() {
             let namespace = namespaces[usize::from(change.namespace)];
-            let place =
-                ((view.scan_order)(&namespace), change.group.0, *change.block, change.medium as u8);
+            let place = ((view.scan_order)(&namespace), change.group.0, *change.block, change.medium as u8);
             let key = view.truth.universe.find(&namespace, change.group, change.block);
             let is = key.and_then(|key| {
                 let known = truth.try_change(change.sequence)?;

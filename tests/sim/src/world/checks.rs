@@ -198,9 +198,8 @@ impl World {
         for out in &first.permits_out {
             bound("snapshot permits", out.len() as u64, SNAPSHOTS_MAX as u64)?;
         }
-        let staging = node.cores.iter().flat_map(|core| {
-            core.subscriber.owners(None, usize::MAX, &core.partition)
-        });
+        let staging =
+            node.cores.iter().flat_map(|core| core.subscriber.owners(None, usize::MAX, &core.partition));
         let staging = staging.filter(|owner| owner.state == OwnerState::Staging).count();
         bound("snapshots received", staging as u64, SNAPSHOTS_MAX as u64)?;
         if let Some(awaits) = &node.awaits {
@@ -244,7 +243,9 @@ impl World {
             let index = usize::from(node);
             self.nodes[index].hears_service = true;
             match self.nodes[index].state {
-                State::Down if self.nodes[index].wanted => self.schedule.after(Duration::ZERO, Event::Start(node)),
+                State::Down if self.nodes[index].wanted => {
+                    self.schedule.after(Duration::ZERO, Event::Start(node))
+                }
                 State::Paused(_) => {
                     let process = self.process(node);
                     self.on_resume(process)?;
@@ -267,19 +268,22 @@ impl World {
             let local = node.control.as_ref().and_then(|control| control.local().copied());
             let registered = member.map(|member| member.incarnation) == local.map(|local| local.incarnation);
             if member.is_none() || !registered {
-                return Err(wrong(format!("node {number} is registered as {member:?} and believes {local:?}")));
+                return Err(wrong(format!(
+                    "node {number} is registered as {member:?} and believes {local:?}"
+                )));
             }
             for core in &node.cores {
                 let place = Place { node: number as u16, process: node.process, core: core.shard.0 };
                 let coverage = core.subscriber.coverage(now);
-                let expected = newest.members().iter().filter(|member| member.node != node.name).any(|member| {
-                    (0..member.shards)
-                        .any(|shard| stream_core(ShardIndex(shard), member.shards, core.local.shards) == core.shard)
-                });
+                let expected =
+                    newest.members().iter().filter(|member| member.node != node.name).any(|member| {
+                        (0..member.shards).any(|shard| {
+                            stream_core(ShardIndex(shard), member.shards, core.local.shards) == core.shard
+                        })
+                    });
                 let standing = if expected { Standing::Complete } else { Standing::NoneExpected };
                 if coverage.revision != newest.revision || !coverage.raised || coverage.standing != standing {
-                    let owners: Vec<_> =
-                        core.subscriber.owners(None, usize::MAX, &core.partition).collect();
+                    let owners: Vec<_> = core.subscriber.owners(None, usize::MAX, &core.partition).collect();
                     return Err(wrong(format!(
                         "{place} is at {coverage:?}, the service at {}; {:?}: {owners:?}",
                         newest.revision,
@@ -295,7 +299,9 @@ impl World {
                     let head = self.truth.stream(&stream).expect("it is a member").head();
                     let applied = owner.view.map(|(_, applied)| applied);
                     if applied != Some(head) {
-                        return Err(wrong(format!("{place:?} has {stream:?} through {applied:?} of {head:?}")));
+                        return Err(wrong(format!(
+                            "{place:?} has {stream:?} through {applied:?} of {head:?}"
+                        )));
                     }
                 }
             }

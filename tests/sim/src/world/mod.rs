@@ -318,7 +318,8 @@ impl World {
         match &mut node.state {
             State::Down => None,
             State::Running => {
-                let stalled_until = core.and_then(|core| Some(node.cores.get(usize::from(core))?.stalled_until));
+                let stalled_until =
+                    core.and_then(|core| Some(node.cores.get(usize::from(core))?.stalled_until));
                 match stalled_until.filter(|until| *until > now) {
                     Some(until) => {
                         self.schedule.at(until, event);
@@ -381,8 +382,11 @@ impl World {
         self.nodes.iter().enumerate().find_map(|(number, node)| {
             let core = address.port().checked_sub(node.address.port())?;
             let up = !matches!(node.state, State::Down) && usize::from(core) < node.cores.len();
-            (up && node.address.ip() == address.ip())
-                .then_some(Place { node: number as u16, process: node.process, core })
+            (up && node.address.ip() == address.ip()).then_some(Place {
+                node: number as u16,
+                process: node.process,
+                core,
+            })
         })
     }
 

@@ -185,9 +185,8 @@ impl World {
         let answers: Vec<CoreCoverage> = question.parts.iter().map(|part| part.coverage).collect();
         let mut merged = merge(question.basis, &answers);
         if self.canary == Some(Canary::MergeBlindly) {
-            let whole = answers
-                .iter()
-                .all(|it| matches!(it.standing, Standing::NoneExpected | Standing::Complete));
+            let whole =
+                answers.iter().all(|it| matches!(it.standing, Standing::NoneExpected | Standing::Complete));
             if whole {
                 merged = Merged { coverage: Coverage::CompleteAtWatermarks, ..merged };
             }
@@ -329,7 +328,9 @@ impl World {
             match action {
                 Action::Mail(ShardIndex(0), Mail::Lower(map)) => barriers.room.on_members(map),
                 Action::Mail(ShardIndex(0), Mail::Fence) => barriers.room.on_fenced(),
-                Action::Mail(ShardIndex(0), Mail::Registered(local, _)) => barriers.room.on_registered(*local),
+                Action::Mail(ShardIndex(0), Mail::Registered(local, _)) => {
+                    barriers.room.on_registered(*local)
+                }
                 _ => {}
             }
         }

@@ -139,8 +139,11 @@ impl World {
             let block = orbitkv_wire::identity::BlockHash(*change.block);
             let old = !swapped && is_put(&change);
             swapped |= old;
-            let (namespace, group, block) =
-                if old { (former.namespace, former.group, former.block) } else { (namespace, change.group, block) };
+            let (namespace, group, block) = if old {
+                (former.namespace, former.group, former.block)
+            } else {
+                (namespace, change.group, block)
+            };
             writer
                 .push(&namespace, group, &block, change.medium, change.change, change.sequence)
                 .expect("one body holds what another held");

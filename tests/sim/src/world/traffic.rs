@@ -1,13 +1,11 @@
-//! Bytes, letters and turns: what the network and the mail bring to rooms, and what rooms want done.
+//! Bytes and turns: what the network brings to rooms, and when rooms get their turn.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use orbitkv_shards::inventory::permits::{Applicant, PermitEffect};
-use orbitkv_shards::inventory::publisher::{CloseCause as SourceClose, PublisherEffect, Source};
-use orbitkv_shards::inventory::subscriber::{CloseCause, Index, StreamId, SubscriberEffect};
-use orbitkv_shards::inventory::{ConnectionId, PermitTicket};
-use orbitkv_shards::members::Local;
+use orbitkv_shards::inventory::ConnectionId;
+use orbitkv_shards::inventory::publisher::Source;
+use orbitkv_shards::inventory::subscriber::{Index, StreamId};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::INVENTORY_FRAME_BYTES_MAX;
 use orbitkv_wire::identity::{NodeId, Sequence, SessionId, ShardIndex};
@@ -21,11 +19,9 @@ use crate::canary::Canary;
 use crate::core::{Core, Life};
 use crate::counters::Counter;
 use crate::event::{Event, Process};
-use crate::mail::{Mail, Pool, Reader};
-use crate::network::{Arrival, ConnectionName, Flow, NetworkEvent, Place, Side};
-use crate::oracle::session::{Session, SourceView};
-use crate::oracle::{Oracle, Verdict, Violation, hold};
-use crate::truth::StreamName;
+use crate::mail::{Mail, Reader};
+use crate::network::{Arrival, ConnectionName, NetworkEvent, Place, Side};
+use crate::oracle::{Oracle, Verdict, Violation};
 
 pub(crate) use super::tamper::Tampered;
 
@@ -80,6 +76,9 @@ macro_rules! core {
     };
 }
 
+mod effects;
+mod letters;
+
 impl World {
     pub(crate) fn on_network(&mut self, event: NetworkEvent) -> Verdict {
         match event {
@@ -131,7 +130,8 @@ impl World {
     }
 
     fn on_reached(&mut self, name: ConnectionName) {
-        let (Some(dial), Some(place)) = (self.dials.get(&name), self.network.place(name, Side::Source)) else {
+        let (Some(dial), Some(place)) = (self.dials.get(&name), self.network.place(name, Side::Source))
+        else {
             return;
         };
         let requester = self.network.place(name, Side::Requester).expect("it has two ends");
@@ -175,7 +175,9 @@ impl World {
 
     /// Sometimes an Open is on its way for so long that its requester has given it up.
     fn maybe_delay_open(&mut self, name: ConnectionName, now: Moment) {
-        let Some(faults) = self.plan.faults.as_ref().filter(|_| self.part == super::Part::Safety) else { return };
+        let Some(faults) = self.plan.faults.as_ref().filter(|_| self.part == super::Part::Safety) else {
+            return;
+        };
         if self.chance.chance(faults.delayed_open_permille) {
             let until = now + self.chance.micros(&(300_000..=6_000_000));
             self.network.hold_back(name, Side::Source, until);
@@ -341,181 +343,6 @@ impl World {
         self.check_core(place)
     }
 
-    /// A core looks at its deadline before it takes anything.
-    pub(crate) fn check_deadline(&mut self, place: Place) {
-        let now = self.now();
-        if core!(self, place).is_overdue(now) && self.canary != Some(Canary::OutliveLease) {
-            let incarnation = core!(self, place).local.incarnation;
-            self.fence_core(place);
-            let process = Process { node: place.node, number: place.process };
-            let core = Reader::Core(ShardIndex(place.core));
-            self.post(process, core, Reader::Control, Mail::DeadlinePassed(incarnation));
-        }
-    }
-
-    fn fence_core(&mut self, place: Place) {
-        let now = self.now();
-        let core = core!(self, place);
-        if core.life != Life::Over {
-            core.life = Life::Over;
-            core.publisher.on_fenced(now);
-            core.subscriber.on_fenced(now);
-            core.map = None;
-            self.wake(place);
-        }
-    }
-
-    pub(crate) fn on_mail(&mut self, process: Process, to: Reader, mail: Mail) -> Verdict {
-        let Reader::Core(shard) = to else { return self.on_control_mail(process, mail) };
-        let place = Place { node: process.node, process: process.number, core: shard.0 };
-        self.check_deadline(place);
-        let own = Reader::Core(shard);
-        let now = self.now();
-        match mail {
-            Mail::Lower(map) => {
-                let revision = map.revision;
-                let planted = self.canary == Some(Canary::SkipRetire);
-                let core = core!(self, place);
-                let lost = core.map.as_ref().is_some_and(|before| {
-                    before.members().iter().any(|member| !map.has(member.node, member.incarnation))
-                });
-                let skips = planted && lost;
-                if !matches!(core.life, Life::Member { .. }) {
-                    return Ok(());
-                }
-                core.map = Some(Rc::clone(&map));
-                core.known = Some(Rc::clone(&map));
-                if !skips {
-                    let Core { subscriber, partition, namespaces, .. } = core;
-                    subscriber.on_lower(&map, &mut Index { partition, namespaces }, now);
-                    core.publisher.on_members(&map, now);
-                }
-                self.post(process, own, Reader::Control, Mail::Lowered(shard, revision));
-            }
-            Mail::MayRaise(revision) => core!(self, place).subscriber.on_may_raise(revision),
-            Mail::MembershipInvalid => core!(self, place).subscriber.on_membership_invalid(now),
-            Mail::Scope(scope, generation) => {
-                let Core { subscriber, partition, namespaces, scope: own, .. } = core!(self, place);
-                *own = scope.clone();
-                subscriber.on_scope(scope, generation, &mut Index { partition, namespaces }, now);
-            }
-            Mail::Fence => self.fence_core(place),
-            Mail::NewLife(incarnation) => {
-                self.fence_core(place);
-                let World { nodes, truth, .. } = self;
-                let core = &mut nodes[usize::from(place.node)].cores[usize::from(place.core)];
-                core.stock.restart(incarnation, truth);
-                core.restarting = Some(incarnation);
-            }
-            Mail::Registered(local, deadline) => self.on_registered(place, local, deadline),
-            Mail::Deadline(deadline) => {
-                let core = core!(self, place);
-                if let Life::Member { deadline: known } = &mut core.life {
-                    *known = deadline.max(*known);
-                }
-            }
-            Mail::Expose(sync) => {
-                let core = core!(self, place);
-                core.publisher.expose();
-                let settled = core.stock.is_settled() && matches!(core.life, Life::Member { .. });
-                let head = settled.then(|| (core.local.incarnation, core.stock.journal.head()));
-                self.post(process, own, Reader::Control, Mail::Exposed(sync, shard, head));
-            }
-            Mail::Read(waiter, round, node, incarnation, targets) => {
-                let core = core!(self, place);
-                core.subscriber.flush_through(node, incarnation, &targets);
-                let mut readings = core.subscriber.readings(node, incarnation);
-                if self.canary == Some(Canary::ReadAhead) {
-                    readings.iter_mut().for_each(|reading| reading.applied.0 += 1);
-                }
-                let revision = core.subscriber.coverage(now).revision;
-                let mail = Mail::Readings(waiter, round, shard, revision, readings);
-                self.post(process, own, Reader::Control, mail);
-            }
-            Mail::Want(pool, core, ticket) => self.on_want(place, pool, core, ticket),
-            Mail::Return(pool, core, ticket) => self.on_return(place, pool, core, ticket),
-            Mail::Permit(pool, ticket) => match pool {
-                Pool::Served => core!(self, place).publisher.on_permit(ticket, now),
-                Pool::Received => core!(self, place).subscriber.on_permit(ticket, now),
-            },
-            Mail::Waits(pool, ticket, position) => {
-                if pool == Pool::Served {
-                    core!(self, place).publisher.on_permit_waits(ticket, position, now);
-                }
-            }
-            Mail::Ask(question, asking, keys) => {
-                let part = self.answer(place, &keys)?;
-                self.post(process, own, Reader::Core(asking), Mail::Answer(question, Box::new(part)));
-            }
-            Mail::Answer(question, part) => return self.on_answer(place, question, *part),
-            other => unreachable!("{other:?} is not for a core"),
-        }
-        self.wake(place);
-        self.check_core(place)
-    }
-
-    fn on_registered(&mut self, place: Place, local: Local, deadline: Moment) {
-        let now = self.now();
-        let core = core!(self, place);
-        core.local = local;
-        core.life = Life::Member { deadline };
-        core.publisher.on_registered(local, now);
-        core.subscriber.on_registered(local, now);
-    }
-
-    fn on_want(&mut self, place: Place, pool: Pool, shard: ShardIndex, ticket: PermitTicket) {
-        let applicant = Applicant { shard, ticket };
-        let third = self.canary == Some(Canary::ThirdPermit);
-        let core = core!(self, place);
-        if third {
-            core.permits_out[pool as usize].push(applicant);
-            self.post_permit(place, pool, applicant);
-            return;
-        }
-        let pools = core.pools.as_mut().expect("core 0 has the pools");
-        pools[pool as usize].request(applicant).expect("the queue holds every stream of the node");
-        self.poll_pool(place, pool);
-    }
-
-    fn on_return(&mut self, place: Place, pool: Pool, shard: ShardIndex, ticket: PermitTicket) {
-        let loses = self.canary == Some(Canary::LoseReturn) && self.part == super::Part::Liveness;
-        if loses && self.tampered.lose_return(place.node) {
-            return;
-        }
-        let applicant = Applicant { shard, ticket };
-        let third = self.canary == Some(Canary::ThirdPermit);
-        let core = core!(self, place);
-        core.permits_out[pool as usize].retain(|out| *out != applicant);
-        if !third {
-            core.pools.as_mut().expect("core 0 has the pools")[pool as usize].give_back(applicant);
-            self.poll_pool(place, pool);
-        }
-    }
-
-    fn poll_pool(&mut self, place: Place, pool: Pool) {
-        let process = Process { node: place.node, number: place.process };
-        while let Some(effect) =
-            core!(self, place).pools.as_mut().expect("core 0 has the pools")[pool as usize].poll_effect()
-        {
-            match effect {
-                PermitEffect::Granted(applicant) => {
-                    core!(self, place).permits_out[pool as usize].push(applicant);
-                    self.post_permit(place, pool, applicant);
-                }
-                PermitEffect::Waits { applicant, position } => {
-                    let mail = Mail::Waits(pool, applicant.ticket, position);
-                    self.post(process, Reader::Core(ShardIndex(0)), Reader::Core(applicant.shard), mail);
-                }
-            }
-        }
-    }
-
-    fn post_permit(&mut self, place: Place, pool: Pool, applicant: Applicant) {
-        let process = Process { node: place.node, number: place.process };
-        let mail = Mail::Permit(pool, applicant.ticket);
-        self.post(process, Reader::Core(ShardIndex(0)), Reader::Core(applicant.shard), mail);
-    }
-
     /// One turn of a core: one slice of each room, then what they want done.
     pub(crate) fn on_turn(&mut self, process: Process, core: u16) -> Verdict {
         let place = Place { node: process.node, process: process.number, core };
@@ -562,242 +389,5 @@ impl World {
             let own = Reader::Core(ShardIndex(place.core));
             self.post(process, own, Reader::Control, Mail::Restarted(ShardIndex(place.core), incarnation));
         }
-    }
-
-    /// Does what the rooms of a core want done.
-    fn interpret(&mut self, place: Place) -> Verdict {
-        let process = Process { node: place.node, number: place.process };
-        let shard = ShardIndex(place.core);
-        let permit = |world: &mut World, mail| {
-            world.post(process, Reader::Core(shard), Reader::Core(ShardIndex(0)), mail);
-        };
-        while let Some(effect) = core!(self, place).publisher.poll_effect() {
-            match effect {
-                PublisherEffect::Send { connection, header, body } => {
-                    self.send_from_source(place, ConnectionName(connection.0), &header, &body)?;
-                }
-                PublisherEffect::Close { connection, cause } => {
-                    let name = ConnectionName(connection.0);
-                    self.say(|| format!("source {place} closes {}: {cause}", name.0));
-                    match cause {
-                        SourceClose::Stalled => self.counters.count(Counter::EndedStalled),
-                        SourceClose::Replaced => self.counters.count(Counter::EndedReplaced),
-                        SourceClose::Removed => self.counters.count(Counter::EndedRemoved),
-                        SourceClose::Silent => self.counters.count(Counter::EndedSilent),
-                        SourceClose::Frame(_) | SourceClose::Protocol(_) | SourceClose::Busy => {
-                            hold(Oracle::Source, self.canary.is_some(), || {
-                                format!("{place} accuses its requester: {cause}")
-                            })?;
-                        }
-                        SourceClose::Refused(_) | SourceClose::Fenced => {}
-                    }
-                    core!(self, place).connections.remove(&name);
-                    self.network.close(name, Side::Source, &mut self.schedule);
-                    self.end_session(name, Side::Source);
-                }
-                PublisherEffect::WantPermit(ticket) => permit(self, Mail::Want(Pool::Served, shard, ticket)),
-                PublisherEffect::ReturnPermit(ticket) => permit(self, Mail::Return(Pool::Served, shard, ticket)),
-            }
-        }
-        while let Some(effect) = core!(self, place).subscriber.poll_effect() {
-            match effect {
-                SubscriberEffect::Dial { stream, address, node, .. } => {
-                    let to = self.listener(address);
-                    let name = self.network.dial(place, to, &mut self.schedule);
-                    self.dials.insert(name, Dial { from: place, stream, node, ghost: None });
-                }
-                SubscriberEffect::Send { connection, bytes } => {
-                    self.send_from_requester(place, ConnectionName(connection.0), &bytes)?;
-                }
-                SubscriberEffect::Close { connection, cause } => {
-                    let name = ConnectionName(connection.0);
-                    self.say(|| format!("requester {place} closes {}: {cause}", name.0));
-                    match cause {
-                        CloseCause::PageTimeout => self.counters.count(Counter::PageTimedOut),
-                        CloseCause::Budget(_) => self.counters.count(Counter::BudgetExceeded),
-                        _ => {}
-                    }
-                    core!(self, place).connections.remove(&name);
-                    self.network.close(name, Side::Requester, &mut self.schedule);
-                    self.end_session(name, Side::Requester);
-                    self.judge_close(&cause)?;
-                }
-                SubscriberEffect::WantPermit(ticket) => {
-                    permit(self, Mail::Want(Pool::Received, shard, ticket));
-                }
-                SubscriberEffect::ReturnPermit(ticket) => {
-                    permit(self, Mail::Return(Pool::Received, shard, ticket));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn send_from_source(
-        &mut self,
-        place: Place,
-        name: ConnectionName,
-        header: &[u8; HEADER_BYTES],
-        body: &Rc<[u8]>,
-    ) -> Verdict {
-        if !self.network.is_open(name, Side::Source) {
-            return Ok(());
-        }
-        let split = split_frame(&[&header[..], body].concat(), INVENTORY_FRAME_BYTES_MAX);
-        let Ok(Some((parsed, _))) = split else {
-            let what = format!("{place:?} sends no whole frame: {split:?}");
-            return Err(Violation { oracle: Oracle::Source, what });
-        };
-        self.frames += 1;
-        self.frame_bytes += (HEADER_BYTES + body.len()) as u64;
-        self.say(|| format!("{place} says on {}: {}", name.0, source_line(&parsed, body)));
-        self.check_admission(place, name, &parsed)?;
-        let World { sessions, counters, truth, nodes, .. } = self;
-        if let Some(session) = sessions.get_mut(&name) {
-            let namespaces = &nodes[usize::from(place.node)].cores[usize::from(place.core)].namespaces;
-            let scan_order = |digest: &_| namespaces.get(digest).map_or(u16::MAX, |id| id.0);
-            let view = SourceView { truth, scan_order: &scan_order };
-            session.on_source_sends(&parsed, body, &view, counters)?;
-        }
-        self.count_source_frame(&parsed, body, place);
-        self.counters.add(Counter::BodyShared, u64::from(Rc::strong_count(body) > 2));
-        if self.network.send(name, Side::Source, &[header, body], &mut self.schedule) == Flow::Blocked {
-            self.counters.count(Counter::WriteBlocked);
-            core!(self, place).publisher.on_blocked(id(name));
-        }
-        Ok(())
-    }
-
-    /// A source speaks to members only, as one itself, and only in the newest session it has admitted.
-    fn check_admission(&mut self, place: Place, name: ConnectionName, header: &Header) -> Verdict {
-        let Some(session) = self.sessions.get(&name) else { return Ok(()) };
-        if Kind::from_wire(header.kind) == Some(Kind::OpenRefused) {
-            return Ok(());
-        }
-        let (stream, requester) = (session.stream, session.open.binding.requester);
-        let (attempt, is_first) = (session.open.attempt, !session.is_served());
-        let core = core!(self, place);
-        let known = core.map.as_ref().is_some_and(|map| map.has(requester.node, requester.incarnation));
-        let own = core.stock.stream() == stream;
-        hold(Oracle::Fenced, known && own && self.is_member(place), || {
-            let core = &self.nodes[usize::from(place.node)].cores[usize::from(place.core)];
-            let (map, life) = (&core.map, core.life);
-            format!("{place} serves {requester:?}: a member {known}, of this life {own}: {life:?}, {map:?}")
-        })?;
-        let newest = self.accepted.entry((stream, requester.incarnation)).or_insert((0, name));
-        if is_first {
-            hold(Oracle::Source, attempt > newest.0, || {
-                format!("{place} admits attempt {attempt} of {requester:?} after {}", newest.0)
-            })?;
-            *newest = (attempt, name);
-        }
-        hold(Oracle::Source, newest.1 == name, || format!("{place} serves a session that was replaced"))
-    }
-
-    fn count_source_frame(&mut self, header: &Header, body: &[u8], place: Place) {
-        use orbitkv_wire::inventory::ResetCause;
-        let steps = core!(self, place).settings.1.changes_per_step;
-        let Ok(message) = decode_from_source(header, body) else { return };
-        let counter = match message {
-            FromSource::OpenRefused { cause, .. } => super::counter_of_cause(cause),
-            FromSource::Resumed { .. } => Some(Counter::Resumed),
-            FromSource::SnapshotQueued { .. } => Some(Counter::SnapshotQueued),
-            FromSource::SnapshotBegin { .. } => Some(Counter::SnapshotBegin),
-            FromSource::Delta { changes, .. } if changes.len() > steps => Some(Counter::DeltaLarge),
-            FromSource::Progress { .. } => Some(Counter::Progress),
-            FromSource::Liveness { .. } => Some(Counter::Liveness),
-            FromSource::ResetRequired { cause: ResetCause::HistoryGone } => Some(Counter::ResetHistoryGone),
-            FromSource::ResetRequired { cause: ResetCause::SlowSubscriber } => {
-                Some(Counter::ResetSlowSubscriber)
-            }
-            FromSource::ResetRequired { cause: ResetCause::SnapshotExpired } => {
-                Some(Counter::ResetSnapshotExpired)
-            }
-            _ => None,
-        };
-        if let Some(counter) = counter {
-            self.counters.count(counter);
-        }
-    }
-
-    fn send_from_requester(&mut self, place: Place, name: ConnectionName, bytes: &[u8]) -> Verdict {
-        if !self.network.is_open(name, Side::Requester) {
-            return Ok(());
-        }
-        let split = split_frame(bytes, INVENTORY_FRAME_BYTES_MAX);
-        let Ok(Some((header, body))) = split else {
-            let what = format!("{place:?} sends no whole frame: {split:?}");
-            return Err(Violation { oracle: Oracle::Source, what });
-        };
-        let kind = Kind::from_wire(header.kind);
-        self.frame_bytes += bytes.len() as u64;
-        self.say(|| format!("{place} says on {}: {}", name.0, requester_line(&header, &bytes[body.clone()])));
-        match kind {
-            Some(Kind::Open) => {
-                let open = decode_open(&header, &bytes[body]).map_err(|error| Violation {
-                    oracle: Oracle::Source,
-                    what: format!("{place:?} sends no Open: {error}"),
-                })?;
-                let source = open.binding.source;
-                let stream = StreamName {
-                    node: self.number(source.node),
-                    incarnation: source.incarnation,
-                    shard: source.shard,
-                };
-                self.maybe_duplicate(place, name, bytes, stream, &open);
-                self.sessions.insert(name, Session::new(place, stream, open));
-            }
-            Some(Kind::Ack) => self.counters.count(Counter::Ack),
-            Some(Kind::SnapshotAccept) => self.counters.count(Counter::SnapshotAccept),
-            Some(Kind::SnapshotRefuse) => self.counters.count(Counter::SnapshotRefuse),
-            Some(Kind::FlushThrough) => self.counters.count(Counter::FlushThrough),
-            _ => {}
-        }
-        let flow = self.network.send(name, Side::Requester, &[bytes], &mut self.schedule);
-        // A requester says little; if its peer does not even take that, it stays in the transport.
-        let _ = flow;
-        Ok(())
-    }
-
-    /// Sometimes an Open is heard a second time, on a connection at whose other end is nobody.
-    fn maybe_duplicate(
-        &mut self,
-        place: Place,
-        name: ConnectionName,
-        bytes: &[u8],
-        stream: StreamName,
-        open: &orbitkv_wire::inventory::Open,
-    ) {
-        let Some(faults) = self.plan.faults.as_ref().filter(|_| self.part == super::Part::Safety) else { return };
-        if !self.chance.chance(faults.duplicated_open_permille) {
-            return;
-        }
-        let to = self.network.place(name, Side::Source);
-        let ghost = self.network.dial(place, to, &mut self.schedule);
-        let node = open.binding.source.node;
-        let dial = Dial { from: place, stream: StreamId(u64::MAX), node, ghost: Some(bytes.into()) };
-        self.dials.insert(ghost, dial);
-        self.ghosts.insert(ghost);
-        self.sessions.insert(ghost, Session::new(place, stream, open.clone()));
-        for side in [Side::Requester, Side::Source] {
-            let gone = self.chance.micros(&(1_500_000..=6_000_000));
-            self.schedule.after(gone, Event::Network(NetworkEvent::Closed(ghost, side)));
-        }
-        self.counters.count(Counter::OpenDuplicated);
-    }
-
-    /// A requester that ends a session because its source broke the protocol accuses our own source.
-    fn judge_close(&self, cause: &CloseCause) -> Verdict {
-        let innocent = matches!(
-            cause,
-            CloseCause::PageTimeout
-                | CloseCause::Refused(_)
-                | CloseCause::MemberGone
-                | CloseCause::Fenced
-                | CloseCause::ScopeChanged
-                | CloseCause::NotWanted
-                | CloseCause::Budget(_)
-        );
-        hold(Oracle::Source, innocent || self.canary.is_some(), || format!("a requester accuses: {cause}"))
     }
 }

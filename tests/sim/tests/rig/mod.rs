@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use orbitkv_shards::coverage::{Basis, Coverage, merge};
 use orbitkv_shards::index::{IndexSettings, Partition, Replicas};
+use orbitkv_shards::inventory::ConnectionId;
 use orbitkv_shards::inventory::permits::{Applicant, PermitEffect, Permits, SNAPSHOTS_MAX};
 use orbitkv_shards::inventory::publisher::{
     CloseCause as SourceClose, Publisher, PublisherEffect, PublisherSettings, Residence, Residences, Source,
@@ -16,7 +17,6 @@ use orbitkv_shards::inventory::publisher::{
 use orbitkv_shards::inventory::subscriber::{
     CloseCause, Index, OwnerDetail, StreamId, Subscriber, SubscriberEffect, SubscriberSettings,
 };
-use orbitkv_shards::inventory::ConnectionId;
 use orbitkv_shards::journal::{Journal, JournalSettings, RECORD_BYTES};
 use orbitkv_shards::key::StateKey;
 use orbitkv_shards::members::{Local, Member, MemberMap};
@@ -241,10 +241,15 @@ impl Rig {
         };
         for number in 0..sources {
             let address = SocketAddr::from(([10, 0, 0, number as u8], 7_000));
-            rig.sources.push(SourceEnd::new(local(&format!("source-{number}"), 1), address, settings.clone()));
+            rig.sources.push(SourceEnd::new(
+                local(&format!("source-{number}"), 1),
+                address,
+                settings.clone(),
+            ));
         }
         for number in 0..requesters {
-            rig.requesters.push(RequesterEnd::new(local(&format!("requester-{number}"), 1), settings.clone()));
+            rig.requesters
+                .push(RequesterEnd::new(local(&format!("requester-{number}"), 1), settings.clone()));
         }
         rig.publish();
         rig
@@ -266,9 +271,11 @@ impl Rig {
             address,
         };
         let sources = self.sources.iter().map(|end| member(&end.local, end.address));
-        let requesters = self.requesters.iter().enumerate().map(|(number, end)| {
-            member(&end.local, SocketAddr::from(([10, 0, 1, number as u8], 7_000)))
-        });
+        let requesters = self
+            .requesters
+            .iter()
+            .enumerate()
+            .map(|(number, end)| member(&end.local, SocketAddr::from(([10, 0, 1, number as u8], 7_000))));
         sources.chain(requesters).collect()
     }
 
@@ -340,8 +347,7 @@ impl Rig {
     fn turn_source(&mut self, number: usize) -> bool {
         self.draws += 1;
         let end = &mut self.sources[number];
-        let source =
-            Source { journal: &end.journal, residences: &end.table, namespaces: &end.namespaces };
+        let source = Source { journal: &end.journal, residences: &end.table, namespaces: &end.namespaces };
         let mut more = end.publisher.turn(&source, self.draws, self.now);
         while let Some(effect) = self.sources[number].publisher.poll_effect() {
             more = true;
@@ -461,7 +467,8 @@ impl Rig {
                 }
                 let Some(frame) = wire.to_requester.pop_front() else { break };
                 more = true;
-                let (header, _) = split_frame(&frame, INVENTORY_FRAME_BYTES_MAX).expect("a frame").expect("whole");
+                let (header, _) =
+                    split_frame(&frame, INVENTORY_FRAME_BYTES_MAX).expect("a frame").expect("whole");
                 let frames = match &mut self.forger {
                     Some(forger) => forger(&header, frame),
                     None => vec![frame],
@@ -627,7 +634,12 @@ impl Rig {
     /// Whatever a requester claims to be complete equals the truth, whatever it shows was put.
     pub fn assert_equal(&self) {
         for requester in 0..self.requesters.len() {
-            assert_eq!(self.coverage(requester), Coverage::CompleteAtWatermarks, "{:?}", self.owners(requester));
+            assert_eq!(
+                self.coverage(requester),
+                Coverage::CompleteAtWatermarks,
+                "{:?}",
+                self.owners(requester)
+            );
             let end = &self.requesters[requester];
             for source in &self.sources {
                 let owners = self.owners(requester);
@@ -637,7 +649,8 @@ impl Rig {
                 assert_eq!(owner.view.map(|(_, applied)| applied), Some(source.journal.head()));
                 let wanted = source.truth.keys().filter(|(key, _)| in_scope(key)).count();
                 assert_eq!(owner.rows as usize, wanted, "rows of {}", source.local.node);
-                for (&(key, medium), &(sequence, bytes)) in source.truth.iter().filter(|it| in_scope(&it.0.0)) {
+                for (&(key, medium), &(sequence, bytes)) in source.truth.iter().filter(|it| in_scope(&it.0.0))
+                {
                     let shown = self.lookup(requester, key);
                     let row = (source.local.node, medium, sequence, bytes);
                     assert!(shown.contains(&row), "{key:?} on {medium}: {shown:?} without {row:?}");
@@ -686,8 +699,7 @@ impl SourceEnd {
 
 impl RequesterEnd {
     fn new(local: Local, settings: Settings) -> RequesterEnd {
-        let subscriber =
-            Subscriber::new(settings.subscriber(), local, ShardIndex(0), settings.scope.clone());
+        let subscriber = Subscriber::new(settings.subscriber(), local, ShardIndex(0), settings.scope.clone());
         RequesterEnd {
             local,
             subscriber,
