@@ -162,8 +162,6 @@ counters! {
     ResetSlowSubscriber,
     /// Reset: no page was sent for too long.
     ResetSnapshotExpired,
-    /// A source ended a session that consumed nothing while others needed the room.
-    EndedStalled,
     /// A source ended a session because a later one was opened.
     EndedReplaced,
     /// A source ended a session because its requester is no longer a member.

@@ -37,7 +37,6 @@ impl World {
                     let name = ConnectionName(connection.0);
                     self.say(|| format!("source {place} closes {}: {cause}", name.0));
                     match cause {
-                        SourceClose::Stalled => self.counters.count(Counter::EndedStalled),
                         SourceClose::Replaced => self.counters.count(Counter::EndedReplaced),
                         SourceClose::Removed => self.counters.count(Counter::EndedRemoved),
                         SourceClose::Silent => self.counters.count(Counter::EndedSilent),
@@ -46,7 +45,7 @@ impl World {
                                 format!("{place} accuses its requester: {cause}")
                             })?;
                         }
-                        SourceClose::Refused(_) | SourceClose::Fenced => {}
+                        SourceClose::Refused(_) | SourceClose::Stalled | SourceClose::Fenced => {}
                     }
                     core!(self, place).connections.remove(&name);
                     self.network.close(name, Side::Source, &mut self.schedule);
