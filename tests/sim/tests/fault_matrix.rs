@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use orbitkv_shards::coverage::Coverage;
+use orbitkv_shards::inventory::publisher::CloseCause as SourceClose;
 use orbitkv_shards::inventory::subscriber::CloseCause;
 use orbitkv_wire::identity::{Medium, Sequence};
 use orbitkv_wire::inventory::{
-    FrameError, FromSource, HEADER_BYTES, Header, Kind, RECORD_BYTES, ResetCause, decode_from_source,
+    FrameError, FromSource, HEADER_BYTES, Header, Kind, OpenRefusal, RECORD_BYTES, ResetCause, decode_from_source,
     header_bytes, source_body,
 };
 use orbitkv_wire::scope::Scope;
@@ -500,6 +501,20 @@ fn a_restarted_source_begins_anew() {
     rig.publish();
     rig.advance(4 * SECOND);
     rig.assert_equal();
+}
+
+#[test]
+fn an_open_into_a_life_that_is_over_is_refused_as_that() {
+    let mut rig = filled(10, Settings::default());
+    // The source is fenced and its journal restarts; another life is not registered yet.
+    let now = rig.now;
+    rig.sources[0].publisher.on_fenced(now);
+    rig.sources[0].journal.restart();
+    rig.advance(2 * SECOND);
+    assert_eq!(rig.coverage(0), Coverage::PartialHints);
+    let refused = |cause: &SourceClose| matches!(cause, SourceClose::Refused(OpenRefusal::Fenced));
+    let ends: Vec<_> = rig.sources[0].closed.iter().filter(|cause| !matches!(cause, SourceClose::Fenced)).collect();
+    assert!(!ends.is_empty() && ends.iter().all(|cause| refused(cause)), "nobody broke the protocol: {ends:?}");
 }
 
 #[test]
