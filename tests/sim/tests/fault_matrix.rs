@@ -10,8 +10,8 @@ use orbitkv_shards::inventory::publisher::CloseCause as SourceClose;
 use orbitkv_shards::inventory::subscriber::CloseCause;
 use orbitkv_wire::identity::{Medium, Sequence};
 use orbitkv_wire::inventory::{
-    FrameError, FromSource, HEADER_BYTES, Header, Kind, OpenRefusal, RECORD_BYTES, ResetCause, decode_from_source,
-    header_bytes, source_body,
+    FrameError, FromSource, HEADER_BYTES, Header, Kind, OpenRefusal, RECORD_BYTES, ResetCause,
+    decode_from_source, header_bytes, source_body,
 };
 use orbitkv_wire::scope::Scope;
 use rig::{Key, Rig, Settings, digest, key};
@@ -513,8 +513,12 @@ fn an_open_into_a_life_that_is_over_is_refused_as_that() {
     rig.advance(2 * SECOND);
     assert_eq!(rig.coverage(0), Coverage::PartialHints);
     let refused = |cause: &SourceClose| matches!(cause, SourceClose::Refused(OpenRefusal::Fenced));
-    let ends: Vec<_> = rig.sources[0].closed.iter().filter(|cause| !matches!(cause, SourceClose::Fenced)).collect();
-    assert!(!ends.is_empty() && ends.iter().all(|cause| refused(cause)), "nobody broke the protocol: {ends:?}");
+    let ends: Vec<_> =
+        rig.sources[0].closed.iter().filter(|cause| !matches!(cause, SourceClose::Fenced)).collect();
+    assert!(
+        !ends.is_empty() && ends.iter().all(|cause| refused(cause)),
+        "nobody broke the protocol: {ends:?}"
+    );
 }
 
 #[test]
