@@ -64,8 +64,9 @@ fn compaction_while_the_watch_is_cut_suspends_until_it_is_repaired() {
     etcd.ctl(&["compact", &etcd.revision().to_string()]);
     relay.point(Some(etcd.address(0)));
     node.knows(&["a", "b"]);
+    // etcd says so some time after it has created the watch.
     let compacted = |told: &Told| matches!(told, Told::Suspended(cause) if cause.contains("compacted"));
-    assert!(node.told().iter().any(compacted), "{:?}", node.told());
+    node.wait("suspension", |_| node.told().iter().any(compacted));
     node.wait("the end of it", |sight| sight.standing == Standing::Member);
     assert_eq!(node.fences(), 0);
 }
