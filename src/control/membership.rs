@@ -149,7 +149,10 @@ impl Lives for Teller {
     }
 
     fn on_fenced(&mut self, incarnation: Incarnation, cause: &FenceCause) {
-        tracing::warn!(%incarnation, %cause, "this life is over; local service goes on");
+        match cause {
+            FenceCause::Withdrawn => tracing::info!(%incarnation, "withdrawn"),
+            cause => tracing::warn!(%incarnation, %cause, "this life is over; local service goes on"),
+        }
     }
 
     fn on_registered(&mut self, local: Local) {

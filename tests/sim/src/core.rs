@@ -88,6 +88,7 @@ pub struct Core {
 impl Core {
     /// A core that knows of nobody.
     #[must_use]
+    #[expect(clippy::too_many_arguments, reason = "each is another thing, and there is one caller or two")]
     pub fn new(
         node: u16,
         local: Local,

@@ -84,6 +84,7 @@ impl Stock {
     }
 
     /// Puts a block that is not there.
+    #[expect(clippy::too_many_arguments, reason = "each is another thing, and there is one caller or two")]
     pub fn put(
         &mut self,
         key: StateKey,
@@ -102,6 +103,7 @@ impl Stock {
         self.oldest.push_back((key, medium));
     }
 
+    #[expect(clippy::too_many_arguments, reason = "each is another thing, and there is one caller or two")]
     fn append_put(
         &mut self,
         key: StateKey,

@@ -149,6 +149,9 @@ impl Publisher {
             .map(|(id, _)| id)
             .collect();
         for id in due {
+            if !self.connections.contains_key(&id) {
+                continue; // it gave way to one before it
+            }
             match &self.session(id).phase {
                 &Phase::Resuming(resume) => self.resume(id, resume, turn),
                 &Phase::Resetting { cause, rest } => self.tell_reset(id, cause, rest, turn),

@@ -334,7 +334,7 @@ impl World {
                 _ => {}
             }
         }
-        if barriers.room.len() > 0 {
+        if !barriers.room.is_empty() {
             self.schedule.at(now, Event::Awaits(process));
         }
     }

@@ -196,7 +196,7 @@ impl World {
         }
         let place = dial.from;
         self.counters.count(Counter::DialUnanswered);
-        let (jitter, now) = (self.chance.next(), self.now());
+        let (jitter, now) = (self.chance.word(), self.now());
         core!(self, place).subscriber.on_dial_failed(dial.stream, jitter, now);
         self.wake(place);
     }
@@ -209,7 +209,7 @@ impl World {
         if !self.network.on_closed(name, side) {
             return;
         }
-        let (jitter, now) = (self.chance.next(), self.now());
+        let (jitter, now) = (self.chance.word(), self.now());
         if side == Side::Requester {
             if let Some(dial) = self.dials.remove(&name) {
                 if dial.ghost.is_none() {

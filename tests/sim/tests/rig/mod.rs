@@ -460,8 +460,7 @@ impl Rig {
             if self.requesters[wire.requester].held {
                 continue;
             }
-            loop {
-                let Some(wire) = self.wires.get_mut(&connection) else { break };
+            while let Some(wire) = self.wires.get_mut(&connection) {
                 if self.requesters[wire.requester].held {
                     break;
                 }

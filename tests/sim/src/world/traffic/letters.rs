@@ -21,7 +21,8 @@ impl World {
     /// A core looks at its deadline before it takes anything.
     pub(crate) fn check_deadline(&mut self, place: Place) {
         let now = self.now();
-        if core!(self, place).is_overdue(now) && self.canary != Some(Canary::OutliveLease) {
+        let core = &self.nodes[usize::from(place.node)].cores[usize::from(place.core)];
+        if core.is_overdue(now) && self.canary != Some(Canary::OutliveLease) {
             let incarnation = core!(self, place).local.incarnation;
             self.fence_core(place);
             let process = Process { node: place.node, number: place.process };
