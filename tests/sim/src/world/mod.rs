@@ -315,20 +315,16 @@ impl World {
         if node.process != process.number {
             return None;
         }
-        match &mut node.state {
-            State::Down => None,
-            State::Running => {
-                let stalled_until =
-                    core.and_then(|core| Some(node.cores.get(usize::from(core))?.stalled_until));
-                match stalled_until.filter(|until| *until > now) {
-                    Some(until) => {
-                        self.schedule.at(until, event);
-                        None
-                    }
-                    None => Some(event),
-                }
+        let stalled_until = core.and_then(|core| Some(node.cores.get(usize::from(core))?.stalled_until));
+        match (&mut node.state, stalled_until.filter(|until| *until > now)) {
+            (State::Down, _) => None,
+            // Also while its process stands still: what comes later would be kept before it otherwise.
+            (_, Some(until)) => {
+                self.schedule.at(until, event);
+                None
             }
-            State::Paused(kept) => {
+            (State::Running, None) => Some(event),
+            (State::Paused(kept), None) => {
                 kept.push(event);
                 None
             }
