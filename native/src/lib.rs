@@ -13,6 +13,7 @@ pub mod device_thread;
 pub mod engine_socket;
 pub mod entropy;
 pub mod memory;
+pub mod prefetch;
 mod procfs;
 pub mod ssd_device;
 pub mod ssd_file;

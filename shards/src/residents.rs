@@ -361,10 +361,7 @@ impl Residents {
     }
 
     /// Entries in key order from `first` on: a monotone scan that may be interrupted anywhere.
-    pub fn scan_from<'a>(
-        &'a self,
-        first: &StateKey,
-    ) -> impl Iterator<Item = (EntryId, &'a Entry)> + use<'a> {
+    pub fn scan_from<'a>(&'a self, first: &StateKey) -> impl Iterator<Item = (EntryId, &'a Entry)> + use<'a> {
         self.ordered.range(*first..).map(|(_, &id)| (id, self.entry(id)))
     }
 
