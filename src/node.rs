@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use orbitkv_native::affinity;
 use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
+use orbitkv_native::descriptors;
 use orbitkv_native::device_thread::DeviceThread;
 use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError, Reach};
 use orbitkv_native::entropy;
@@ -28,18 +30,17 @@ use orbitkv_wire::identity::{Incarnation, ShardIndex};
 use thiserror::Error;
 
 use crate::bill::{self, Bill, BillTooLarge, Rooms};
+use crate::control::connections::CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX;
 use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
-use crate::core::{Core, CoreParts};
-use crate::engine::{Connection, EngineHub, Greeting};
+use crate::core::sockets::DESCRIPTORS_PER_CONNECTION;
+use crate::core::{Core, CoreParts, DESCRIPTORS_PER_CORE, WAITING_MAX};
+use crate::engine::{CONNECTIONS_MAX, Connection, EngineHub, Greeting};
 use crate::exit::Exit;
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
 /// Ended residences one shard remembers.
 const DROP_MEMORY_ENTRIES: usize = 16_384;
-
-/// Acquires and Syncs that may wait in one shard.
-const WAITING_MAX: u64 = 8_192;
 
 /// Failed reads in a row after which a shard's SSD tier is off: more than one segment holds of usual blocks,
 /// so that one bad place is no reason.
@@ -58,6 +59,13 @@ const BILLED_CONNECTIONS: u64 = 32;
 
 /// Largest block that goes to SSD, unless the shard's part is small.
 const SSD_BLOCK_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// Descriptors of a node beside those of its cores and its connections: control's runtime, listeners, locks,
+/// arena, SSD file, what it inherits, and engines that are being accepted or turned away.
+const NODE_DESCRIPTORS: u64 = 64;
+
+/// How often a stopping node looks whether its cores have ended.
+const STOP_LOOK: Duration = Duration::from_millis(1);
 
 /// Name of the SSD file in the data directory.
 const SSD_FILE: &str = "blocks.ssd";
@@ -97,6 +105,17 @@ pub enum BootError {
     /// The shard's part of the SSD cannot be cut.
     #[error("--ssd: {0}")]
     Segments(#[from] orbitkv_shards::segment_log::GeometryError),
+    /// Even the hard limit of descriptors is too low to start.
+    #[error(
+        "this process may open {limit} descriptors, and a node of this many shards needs {needed} to serve one \
+         engine on each; raise the hard RLIMIT_NOFILE (`ulimit -Hn`, systemd `LimitNOFILE`) or lower --shards"
+    )]
+    Descriptors {
+        /// The hard limit.
+        limit: u64,
+        /// Descriptors with one connection a core.
+        needed: u64,
+    },
     /// The process has no descriptors or threads left.
     #[error("the process has no {what} left: {source}; raise its limit (`ulimit -n`, `ulimit -u`)")]
     Limit {
@@ -115,8 +134,8 @@ pub struct Node {
     pub incarnation: Incarnation,
     /// Pages the arena got.
     pub page_kind: PageKind,
-    /// What an operator should know about them.
-    pub arena_warning: Option<String>,
+    /// What an operator should know about what the machine gave.
+    pub notes: Vec<String>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     _lock: Option<DataDirLock>,
 }
@@ -194,6 +213,29 @@ fn blocks_max(settings: &NodeSettings) -> u64 {
     (settings.dram_slice_bytes + settings.ssd_slice_bytes) / BILLED_BLOCK_BYTES
 }
 
+/// Seats for engine connections on each of `shards` cores that so many descriptors suffice for (`None`: any
+/// number), and what to say if they are fewer than a core can serve. HTTP keeps what it needs, so that an
+/// operator gets through however many engines there are.
+fn connection_seats(shards: u16, limit: Option<u64>) -> Result<(usize, Option<String>), BootError> {
+    let Some(limit) = limit else { return Ok((CONNECTIONS_MAX, None)) };
+    let shards = u64::from(shards);
+    let own = NODE_DESCRIPTORS + HTTP_CONNECTIONS_MAX as u64 + shards * DESCRIPTORS_PER_CORE;
+    let each = shards * DESCRIPTORS_PER_CONNECTION;
+    let seats = usize::try_from(limit.saturating_sub(own) / each).unwrap_or(CONNECTIONS_MAX);
+    match seats {
+        0 => Err(BootError::Descriptors { limit, needed: own + each }),
+        CONNECTIONS_MAX.. => Ok((CONNECTIONS_MAX, None)),
+        _ => {
+            let needed = own + each * CONNECTIONS_MAX as u64;
+            let note = format!(
+                "this process may open {limit} descriptors, enough for {seats} engine connections a core; with \
+                 {needed} (`ulimit -Hn`) it would be {CONNECTIONS_MAX}"
+            );
+            Ok((seats, Some(note)))
+        }
+    }
+}
+
 impl Node {
     /// Starts a node. Whatever can be refused is refused before the arena is made.
     ///
@@ -201,6 +243,7 @@ impl Node {
     /// [`BootError`]; nothing is left behind.
     pub fn start(settings: &NodeSettings, machine: &Machine, bill: &Bill) -> Result<Node, BootError> {
         bill.admit(machine, settings.arena_pages)?;
+        let (connections_max, seats_note) = connection_seats(settings.shards, descriptors::raise_limit())?;
         for shard in 0..settings.shards {
             if let Some(log) = log_settings(settings, Incarnation([0; 16]), shard) {
                 log.geometry()?;
@@ -243,7 +286,7 @@ impl Node {
             mail: Some(control),
             incarnation: greeting.incarnation,
             page_kind: report.page_kind,
-            arena_warning: report.warning,
+            notes: seats_note.into_iter().chain(report.warning).collect(),
             threads: Vec::new(),
             _lock: lock,
         };
@@ -254,6 +297,7 @@ impl Node {
                 shard,
                 settings: settings.clone(),
                 greeting,
+                connections_max,
                 mail,
                 arena: arena.clone(),
                 page_kind: report.page_kind,
@@ -293,11 +337,16 @@ impl Node {
             // A core that has panicked took the process with it; a full lane empties as it turns.
             while mail.send(core, crate::core::mail::Letter::Stop).is_err() {
                 mail.flush();
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(STOP_LOOK);
             }
         }
         mail.flush();
         for thread in self.threads.drain(..) {
+            while !thread.is_finished() {
+                // A core reads from nobody who has not taken its answers.
+                while mail.receive().is_some() {}
+                std::thread::sleep(STOP_LOOK);
+            }
             let _ = thread.join();
         }
     }
@@ -308,6 +357,7 @@ struct Seat {
     shard: u16,
     settings: NodeSettings,
     greeting: Greeting,
+    connections_max: usize,
     mail: Mail,
     arena: Arena,
     page_kind: PageKind,
@@ -395,7 +445,7 @@ impl Seat {
         };
         let parts = CoreParts {
             shard,
-            hub: EngineHub::new(ShardIndex(self.shard), self.greeting),
+            hub: EngineHub::new(ShardIndex(self.shard), self.greeting, self.connections_max),
             mail: self.mail,
             arena: self.arena,
             device,
@@ -405,5 +455,23 @@ impl Seat {
             spins: self.settings.idle == Idle::Spin,
         };
         Core::new(parts).map_err(core_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_follow_from_the_descriptors() {
+        let seats =
+            |shards, limit| connection_seats(shards, limit).map(|(seats, note)| (seats, note.is_some()));
+        assert_eq!(seats(1, None).ok(), Some((CONNECTIONS_MAX, false)));
+        assert_eq!(seats(1, Some(64 + 128 + 16 + 4 * 1_024)).ok(), Some((CONNECTIONS_MAX, false)));
+        assert_eq!(seats(1, Some(64 + 128 + 16 + 4 * 1_024 - 1)).ok(), Some((CONNECTIONS_MAX - 1, true)));
+        assert_eq!(seats(8, Some(1_024)).ok(), Some((22, true)));
+        assert_eq!(seats(1, Some(212)).ok(), Some((1, true)));
+        let refused = connection_seats(2, Some(100)).expect_err("too few").to_string();
+        assert!(refused.contains("open 100") && refused.contains("needs 232"), "{refused}");
     }
 }

@@ -5,6 +5,7 @@
 //! and a [`Machine`], so every refusal has a test that needs no machine of that shape.
 
 mod arguments;
+mod cluster;
 mod config_file;
 mod machine;
 mod placement;
@@ -18,6 +19,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RoutePolicy, SsdBackend};
+pub use cluster::{ClusterSettings, read_file};
 pub use machine::Machine;
 pub use placement::{DeviceCores, Placement, SHARDS_MAX};
 pub use refusal::SettingsError;
@@ -83,6 +85,8 @@ pub struct NodeSettings {
     pub arena_pages: ArenaPages,
     /// User ids whose engines may connect, our own first, none twice.
     pub engine_uids: Vec<u32>,
+    /// How the node joins its cluster; none if it is standalone.
+    pub cluster: Option<ClusterSettings>,
     /// What an operator should know though nothing is wrong: rounding, unused cores, refused POST.
     pub notices: Vec<String>,
 }
@@ -139,6 +143,7 @@ impl NodeSettings {
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,
+            cluster: cluster::cluster(args, shards)?,
             notices,
         })
     }

@@ -269,6 +269,11 @@ impl Arena {
         xxh3_64(self.shared.map.slice(offset, bytes))
     }
 
+    /// Bytes of a range, under the sharing contract; panics if it is not inside.
+    pub(crate) fn slice(&self, offset: u64, bytes: u64) -> &[u8] {
+        self.shared.map.slice(offset, bytes)
+    }
+
     /// Address of a range, for the ring; panics if it is not inside.
     pub(crate) fn address(&self, offset: u64, bytes: u64) -> *mut u8 {
         self.shared.map.address(offset, bytes)

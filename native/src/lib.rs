@@ -1,7 +1,7 @@
 //! Devices and sockets of OrbitKV: everything that touches the kernel directly.
 //!
-//! A caller never handles a raw pointer or a raw descriptor: the arena, the SSD ring and the
-//! engine socket wrap them, and `unsafe` stays in this crate.
+//! A caller never handles a raw pointer or a raw descriptor: the arena, the SSD ring, the
+//! engine socket and the QUIC endpoint wrap them, and `unsafe` stays in this crate.
 
 pub mod affinity;
 pub mod arena;
@@ -9,14 +9,17 @@ mod arena_map;
 mod arena_view;
 pub mod bare_ring;
 pub mod clock;
+pub mod descriptors;
 pub mod device_thread;
 pub mod engine_socket;
 pub mod entropy;
 pub mod memory;
 pub mod prefetch;
 mod procfs;
+pub mod quic;
 pub mod ssd_device;
 pub mod ssd_file;
+mod ssd_parts;
 pub mod ssd_ring;
 pub mod ssd_transfer;
 #[cfg(test)]

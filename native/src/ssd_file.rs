@@ -6,8 +6,8 @@
 
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags, fallocate, flock, fstat, fstatfs,
-    fstatvfs, ftruncate, open, statx,
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fallocate, flock, fstat,
+    fstatfs, fstatvfs, ftruncate, lstat, open, statx, unlink,
 };
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
@@ -162,7 +162,8 @@ pub struct SsdFile {
 
 impl SsdFile {
     /// Makes `name` in the locked directory with `bytes` (a positive multiple of 4,096)
-    /// allocated. What a file of that name held is gone.
+    /// allocated. A file of that name loses it first and is never written to: whoever still has it open
+    /// keeps what it held.
     pub fn create(lock: &DataDirLock, name: &str, bytes: u64) -> Result<Self, SsdFileError> {
         if bytes == 0 || !bytes.is_multiple_of(EXTENT_ALIGN_BYTES) || i64::try_from(bytes).is_err() {
             return Err(SsdFileError::Size { bytes });
@@ -172,17 +173,18 @@ impl SsdFile {
             let path = path.clone();
             move |errno: Errno| SsdFileError::System { step, path, source: errno.into() }
         };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // Anything but a file is somebody's intention: making ours then fails.
+        if lstat(&path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
+            unlink(&path).map_err(system("removing the old"))?;
+        }
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         // First without O_DIRECT, so that a filesystem that refuses it can be asked its name.
-        let plain = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(system("opening"))?;
-        ftruncate(&plain, 0).map_err(system("emptying"))?;
-        let fd =
-            open(&path, flags | OFlags::DIRECT, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
-                Errno::INVAL | Errno::OPNOTSUPP => {
-                    no_direct_io(&path, plain.as_fd(), "which has no direct I/O")
-                }
-                errno => system("opening for direct I/O")(errno),
-            })?;
+        let made = open(&path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
+        let plain = made.map_err(system("making"))?;
+        let fd = open(&path, flags | OFlags::DIRECT, Mode::empty()).map_err(|errno| match errno {
+            Errno::INVAL | Errno::OPNOTSUPP => no_direct_io(&path, plain.as_fd(), "which has no direct I/O"),
+            errno => system("opening for direct I/O")(errno),
+        })?;
         // tmpfs of recent kernels takes O_DIRECT and then copies through memory.
         if filesystem(plain.as_fd()) == "tmpfs" {
             return Err(no_direct_io(&path, plain.as_fd(), "which is memory and no disk"));

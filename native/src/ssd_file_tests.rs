@@ -37,6 +37,21 @@ fn what_the_last_start_left_is_gone() {
 }
 
 #[test]
+fn who_still_reads_the_last_file_reads_what_it_held() {
+    let directory = directory_on_disk();
+    let lock = DataDirLock::acquire(directory.path()).unwrap();
+    let path = directory.path().join("ssd-0");
+    std::fs::write(&path, vec![7; MIB as usize]).unwrap();
+    let reader = File::open(&path).unwrap();
+    let file = SsdFile::create(&lock, "ssd-0", MIB).unwrap();
+    File::options().write(true).open(file.path()).unwrap().write_all_at(&[9; 4_096], 0).unwrap();
+    let mut bytes = vec![0; MIB as usize];
+    reader.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 7), "nothing is cut or written under a reader");
+    assert!(!file.is_deleted().unwrap());
+}
+
+#[test]
 fn a_deleted_file_is_noticed() {
     let directory = directory_on_disk();
     let lock = DataDirLock::acquire(directory.path()).unwrap();

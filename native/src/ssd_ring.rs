@@ -5,11 +5,11 @@
 //! a bounded amount of checksum work. An operation in flight owns its bytes until the kernel has
 //! completed it; dropping the ring waits for that.
 //!
-//! With 4 KiB pages a long transfer is split here into equal parts of at most 254 pages, because
-//! the block layer would otherwise cut it unevenly at the device's segment limit.
+//! With 4 KiB pages a long transfer is moved in parts, see `ssd_parts`.
 
 use crate::arena::{Arena, Checksum, PageKind};
 use crate::memory;
+use crate::ssd_parts::{PART_BYTES_SMALL_PAGES, Part, split};
 use crate::ssd_transfer::{
     AlignedBuffer, ChecksumPolicy, Completed, DeviceError, REGION_BYTES, Transfer, TransferKind, Turn,
     assert_aligned,
@@ -22,10 +22,6 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
-
-/// Longest part over small pages: 254 segments of 4 KiB, the least segment limit among the
-/// devices measured (virtio).
-const PART_BYTES_SMALL_PAGES: u64 = 254 * 4_096;
 
 /// Most parts the kernel may be given at once; a deeper queue only adds waiting.
 pub const DEVICE_DEPTH_MAX: u32 = 1_024;
@@ -107,16 +103,6 @@ pub enum RingError {
         /// The kernel's answer.
         source: io::Error,
     },
-}
-
-/// One part of an operation: what a single SQE moves.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    /// First byte, relative to the operation.
-    start: u64,
-    bytes: u64,
-    done: u64,
-    retries: u8,
 }
 
 enum Source {
@@ -589,16 +575,6 @@ fn regions(arena: &Arena, slice: &Range<u64>) -> Vec<libc::iovec> {
         start = end;
     }
     regions
-}
-
-/// Equal parts of at most `part_bytes_max`, whole pages each; the last may be shorter.
-fn split(bytes: u64, part_bytes_max: u64) -> Vec<Part> {
-    let count = bytes.div_ceil(part_bytes_max);
-    let part_bytes = bytes.div_ceil(count).next_multiple_of(EXTENT_ALIGN_BYTES);
-    (0..bytes)
-        .step_by(part_bytes as usize)
-        .map(|start| Part { start, bytes: part_bytes.min(bytes - start), done: 0, retries: 0 })
-        .collect()
 }
 
 #[cfg(test)]

@@ -462,20 +462,3 @@ fn probe_locked_memory() {
         Ok(_) => panic!("8 MiB were registered under a limit of 1 MiB"),
     }
 }
-
-#[test]
-fn a_split_is_equal_whole_and_within_the_limit() {
-    for pages in 1..2_000u64 {
-        let parts = split(pages * PAGE, PART_BYTES_SMALL_PAGES);
-        let mut next = 0;
-        for part in &parts {
-            assert_eq!(part.start, next);
-            assert!(part.bytes > 0 && part.bytes <= PART_BYTES_SMALL_PAGES && part.bytes % PAGE == 0);
-            next += part.bytes;
-        }
-        assert_eq!(next, pages * PAGE);
-        assert_eq!(parts.len() as u64, pages.div_ceil(254));
-        let (first, last) = (parts[0].bytes, parts[parts.len() - 1].bytes);
-        assert!(first - last <= parts.len() as u64 * PAGE, "{pages} pages: {first} and {last}");
-    }
-}

@@ -85,9 +85,10 @@ struct Lease {
     instance: InstanceId,
     kind: LeaseKind,
     charged: ConnectionId,
-    attachments: BTreeMap<ConnectionId, u32>,
+    attachments: BTreeMap<ConnectionId, u64>,
     blocks: Vec<LeasedBlock>,
     bytes: u64,
+    reserved_blocks: usize,
     reserved_bytes: u64,
     birth: u64,
 }
@@ -106,6 +107,8 @@ pub struct LeaseSettings {
     pub leases_per_connection_max: usize,
     /// Leased slot bytes one connection may be charged with.
     pub bytes_per_connection_max: u64,
+    /// Blocks of one lease, those to come included: an Attach shows them all in one answer.
+    pub blocks_per_lease_max: usize,
     /// Life of a hold that is neither acquired nor released.
     pub hold_time: Duration,
 }
@@ -214,6 +217,7 @@ impl Leases {
             attachments: BTreeMap::from([(connection, 1)]),
             blocks: Vec::new(),
             bytes: 0,
+            reserved_blocks: 0,
             reserved_bytes: 0,
             birth: self.births,
         };
@@ -234,7 +238,7 @@ impl Leases {
         self.leases.contains_key(&token)
     }
 
-    /// Whether another slot of `slot_bytes` fits what the lease's connection may be charged with, beside
+    /// Whether another slot of `slot_bytes` fits the lease and what its connection may be charged with, beside
     /// what it has and what is reserved.
     #[must_use]
     pub fn fits(&self, token: LeaseToken, slot_bytes: u64) -> bool {
@@ -242,6 +246,7 @@ impl Leases {
             let share = &self.shares[&lease.charged];
             let charged = share.bytes + share.reserved_bytes;
             charged.saturating_add(slot_bytes) <= self.settings.bytes_per_connection_max
+                && lease.blocks.len() + lease.reserved_blocks < self.settings.blocks_per_lease_max
         })
     }
 
@@ -251,6 +256,7 @@ impl Leases {
             return None;
         }
         let lease = self.leases.get_mut(&token).expect("it fits");
+        lease.reserved_blocks += 1;
         lease.reserved_bytes += slot_bytes;
         let share = self.shares.get_mut(&lease.charged).expect("a charged connection has a share");
         share.reserved_bytes += slot_bytes;
@@ -268,6 +274,7 @@ impl Leases {
         };
         let charged = self.shares.get_mut(&lease.charged).expect("a charged connection has a share");
         assert!(lease.reserved_bytes >= bytes, "a share is given back once");
+        lease.reserved_blocks -= 1;
         lease.reserved_bytes -= bytes;
         charged.reserved_bytes -= bytes;
         self.reserved_bytes -= bytes;

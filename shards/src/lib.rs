@@ -14,6 +14,7 @@ pub mod key;
 pub mod leases;
 pub mod ledger;
 pub mod members;
+pub mod membership;
 pub mod namespaces;
 pub mod reservations;
 pub mod residents;

@@ -8,6 +8,7 @@ use orbitkv_native::arena::PageKind;
 use tracing_subscriber::EnvFilter;
 
 use super::{fail, say};
+use crate::control::membership::{Application, ApplyError};
 use crate::control::metadata::NodeIdentity;
 use crate::control::run;
 use crate::exit::Exit;
@@ -32,6 +33,11 @@ pub fn run(args: NodeArgs) -> ExitCode {
         Ok(token) => token,
         Err(error) => return fail(Exit::Usage, &error.to_string()),
     };
+    let application = match Application::prepare(&settings) {
+        Ok(application) => application,
+        Err(error @ ApplyError::Settings(_)) => return fail(Exit::Usage, &error.to_string()),
+        Err(error) => return fail(Exit::Environment, &error.to_string()),
+    };
     let bill = node::bill(&settings);
     say(&format!("node {}: {}", settings.node_id, settings.placement));
     say(&format!("{bill}"));
@@ -50,16 +56,14 @@ pub fn run(args: NodeArgs) -> ExitCode {
         Ok(node) => node,
         Err(error) => return fail(Exit::Environment, &error.to_string()),
     };
-    if let Some(warning) = &node.arena_warning {
-        say(&format!("note: {warning}"));
-    }
+    node.notes.iter().for_each(|note| say(&format!("note: {note}")));
     let pages = match node.page_kind {
         PageKind::Small => "small",
         PageKind::Thp => "thp",
         PageKind::HugeTlb => "hugetlb",
     };
     let identity = NodeIdentity::of(&settings, &bill, pages);
-    match run::serve(node, identity, &settings, &machine, token, listener) {
+    match run::serve(node, identity, &settings, &machine, token, listener, application.as_ref()) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &format!("the control thread: {error}")),
     }

@@ -38,6 +38,31 @@ fn ssd(state: &SsdState) -> String {
     }
 }
 
+/// The node's place in its cluster, in words.
+fn place(page: &MetadataPage) -> String {
+    let membership = &page.membership;
+    match (page.standalone, page.epoch, membership.detail.as_str()) {
+        (true, ..) => "standalone".to_owned(),
+        (false, Some(epoch), "") => format!("{} with epoch {epoch}", membership.validity),
+        (false, _, "") => membership.validity.clone(),
+        (false, _, detail) => format!("{}: {detail}", membership.validity),
+    }
+}
+
+fn members(page: &MetadataPage) -> String {
+    let mut table = Table::new(["member", "epoch", "address", "shards", "zone"]);
+    for member in &page.membership.members {
+        table.row([
+            member.node_id.clone(),
+            member.epoch.to_string(),
+            member.address.clone(),
+            member.shards.to_string(),
+            member.zone.clone(),
+        ]);
+    }
+    format!("\n{table}")
+}
+
 /// The screen: the node, then its shards.
 #[must_use]
 pub fn screen(page: &MetadataPage) -> String {
@@ -45,7 +70,7 @@ pub fn screen(page: &MetadataPage) -> String {
     let (dram, disk) = (sum(|r| r.service.hits.dram), sum(|r| r.service.hits.ssd));
     let memory = page.memory;
     let lines = [
-        ("node", format!("{} {}, standalone", page.identity.node_id, phase(page.phase))),
+        ("node", format!("{} {}, {}", page.identity.node_id, phase(page.phase), place(page))),
         ("version", page.identity.version.clone()),
         ("incarnation", page.incarnation.clone()),
         ("engines", page.identity.engine_socket.clone()),
@@ -100,6 +125,9 @@ pub fn screen(page: &MetadataPage) -> String {
     }
     text.push('\n');
     text.push_str(&table.to_string());
+    if !page.standalone {
+        text.push_str(&members(page));
+    }
     text
 }
 

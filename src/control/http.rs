@@ -24,6 +24,7 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use super::connections::BoundedListener;
+use super::etcd::Sight;
 use super::guard::Guard;
 use super::metadata::{MetadataPage, NodeIdentity, Phase};
 use super::metrics;
@@ -83,6 +84,9 @@ pub trait NodePort: Clone + Send + Sync + 'static {
 
     /// Where the node is in its life.
     fn phase(&self) -> Phase;
+
+    /// Its membership; none if it is standalone.
+    fn membership(&self) -> Option<Sight>;
 }
 
 /// What the API is told at start.
@@ -156,7 +160,8 @@ impl<P: NodePort> Api<P> {
     async fn page(&self) -> Result<MetadataPage, Failure> {
         for _ in 0..MERGE_TRIES {
             let reports = soon(self.port.shard_reports()).await?;
-            if let Ok(page) = MetadataPage::of(self.port.identity(), self.port.phase(), reports) {
+            let (identity, phase, sight) = (self.port.identity(), self.port.phase(), self.port.membership());
+            if let Ok(page) = MetadataPage::of(identity, phase, sight.as_ref(), reports) {
                 return Ok(page);
             }
         }

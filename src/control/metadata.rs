@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::etcd::Sight;
 use super::report::ShardReport;
 use crate::bill::Bill;
 use crate::settings::NodeSettings;
@@ -49,11 +50,12 @@ pub enum Phase {
     Draining,
 }
 
-/// The page. Standalone, there is no epoch, cluster, scope or membership, and no session.
+/// The page. Standalone, there is no epoch, cluster, scope or membership, and no session; with etcd there
+/// are a registration and members, and nothing else yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MetadataPage {
-    /// Always true in this version.
+    /// Whether the node has no etcd.
     pub standalone: bool,
     /// What does not change.
     pub identity: NodeIdentity,
@@ -93,8 +95,53 @@ pub struct MetadataPage {
 pub struct Membership {
     /// Revision of the map; none standalone.
     pub revision: Option<u64>,
-    /// `standalone` in this version.
+    /// `standalone`; with etcd `member` if the node is registered and knows the members, else `beginning`,
+    /// `joining`, `refused`, `suspended` or `leaving`.
     pub validity: String,
+    /// Why it is not `member`, in words; empty if there is nothing to say.
+    pub detail: String,
+    /// The registered life, as UUID text; none while there is none.
+    pub incarnation: Option<String>,
+    /// Every member as last read, this node included, in the order of names.
+    pub members: Vec<MemberRow>,
+    /// Lives registered by this process.
+    pub registrations: u64,
+    /// Lives that ended for good while the process lived on.
+    pub fences: u64,
+    /// Times that the members were no longer known.
+    pub suspensions: u64,
+    /// Watches that ended and were opened again.
+    pub watches_ended: u64,
+    /// Requests and renewals that etcd did not answer in time.
+    pub unanswered: u64,
+    /// Alarms raised; each is in the log.
+    pub alarms: u64,
+    /// Renewals of the lease that were acknowledged.
+    pub renewals: u64,
+    /// Requests to etcd, renewals and signs of life included.
+    pub etcd_requests: u64,
+    /// Bytes of keys and values sent to etcd.
+    pub etcd_sent_bytes: u64,
+    /// Bytes of keys and values received from it.
+    pub etcd_received_bytes: u64,
+}
+
+/// One member.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberRow {
+    /// Name of the node.
+    pub node_id: String,
+    /// Counter of its registrations.
+    pub epoch: u64,
+    /// Its registration life, as UUID text.
+    pub incarnation: String,
+    /// Where its shard 0 listens.
+    pub address: String,
+    /// Its shards.
+    pub shards: u16,
+    /// Its failure zone; empty if it names none.
+    pub zone: String,
 }
 
 /// The journals of a node together, in bytes.
@@ -177,6 +224,12 @@ impl Memory {
     }
 }
 
+impl Membership {
+    fn standalone() -> Membership {
+        Membership { validity: "standalone".to_owned(), ..Membership::default() }
+    }
+}
+
 /// The shards whose answers were merged belong to different registration lives; ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MixedIncarnations;
@@ -189,21 +242,23 @@ impl MetadataPage {
     pub fn of(
         identity: &NodeIdentity,
         phase: Phase,
+        sight: Option<&Sight>,
         mut shards: Vec<ShardReport>,
     ) -> Result<MetadataPage, MixedIncarnations> {
         shards.sort_by_key(|report| report.shard);
         if shards.windows(2).any(|pair| pair[0].incarnation != pair[1].incarnation) {
             return Err(MixedIncarnations);
         }
+        let local = sight.and_then(|sight| sight.local);
         let journals = || shards.iter().map(|report| report.journal);
         Ok(MetadataPage {
-            standalone: true,
+            standalone: sight.is_none(),
             identity: identity.clone(),
             incarnation: shards.first().map(|report| report.incarnation.clone()).unwrap_or_default(),
-            epoch: None,
-            cluster: None,
+            epoch: local.map(|local| local.epoch),
+            cluster: local.map(|local| local.cluster.to_string()),
             scope_digest: None,
-            membership: Membership { revision: None, validity: "standalone".to_owned() },
+            membership: sight.map_or_else(Membership::standalone, Membership::of),
             coverage: "CompleteAtWatermarks".to_owned(),
             phase,
             inventory_sequence: journals().map(|journal| journal.head_sequence).collect(),

@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::metadata::{MetadataPage, Phase};
+use super::metadata::{Membership, MetadataPage, Phase};
 use super::report::{ShardReport, SsdState};
 
 /// Content type of [`render`]'s text.
@@ -132,7 +132,7 @@ const METRICS: &[Metric] = &[
     }),
     level("orbitkv_reservations", "Slots reserved and not committed", |r| one(r.engine.reservations)),
     level("orbitkv_leases", "Leases not released, holds included", |r| one(r.engine.leases)),
-    level("orbitkv_waiting", "Acquires and Syncs that wait", |r| one(r.engine.waiting)),
+    level("orbitkv_waiting", "Acquires, Syncs and Clears that wait", |r| one(r.engine.waiting)),
     counter("orbitkv_holds_expired", "Holds that ended by time", |r| one(r.engine.holds_expired)),
     counter("orbitkv_queries", "Queries worked", |r| one(r.service.queries)),
     counter("orbitkv_acquires_busy", "Blocks of an Acquire refused for want of room", |r| {
@@ -224,6 +224,43 @@ fn register(registry: &mut Registry, metric: &Metric, shards: &[ShardReport]) {
     }
 }
 
+/// What etcd and the others mean to this node; only with etcd.
+fn register_membership(registry: &mut Registry, membership: &Membership) {
+    for (name, help, value) in [
+        (
+            "orbitkv_member",
+            "1 while the node is registered and knows the members",
+            u64::from(membership.validity == "member"),
+        ),
+        ("orbitkv_members", "Members of the cluster as last read", membership.members.len() as u64),
+        (
+            "orbitkv_membership_revision",
+            "Revision of etcd they were read at",
+            membership.revision.unwrap_or(0),
+        ),
+    ] {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(level_of(value));
+        registry.register(name, help, gauge);
+    }
+    for (name, help, value) in [
+        ("orbitkv_registrations", "Lives registered", membership.registrations),
+        ("orbitkv_fences", "Lives that ended for good while the process lived on", membership.fences),
+        ("orbitkv_membership_suspensions", "Times the members were no longer known", membership.suspensions),
+        ("orbitkv_membership_alarms", "Alarms about membership", membership.alarms),
+        ("orbitkv_lease_renewals", "Renewals that etcd acknowledged", membership.renewals),
+        ("orbitkv_etcd_requests", "Requests to etcd, lease traffic included", membership.etcd_requests),
+        ("orbitkv_etcd_unanswered", "Requests that etcd did not answer in time", membership.unanswered),
+        ("orbitkv_etcd_watches_ended", "Watches that ended and were opened again", membership.watches_ended),
+        ("orbitkv_etcd_sent_bytes", "Bytes of keys and values sent to etcd", membership.etcd_sent_bytes),
+        ("orbitkv_etcd_received_bytes", "Bytes of keys and values from etcd", membership.etcd_received_bytes),
+    ] {
+        let counter = Counter::<u64, AtomicU64>::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    }
+}
+
 /// The page as text for a scraper.
 pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
@@ -240,6 +277,9 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
         let gauge = Gauge::<i64>::default();
         gauge.set(level_of(value));
         registry.register(name, help, gauge);
+    }
+    if !page.standalone {
+        register_membership(&mut registry, &page.membership);
     }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;

@@ -2,8 +2,10 @@
 //! core; it asks through [`http::NodePort`] and merges what comes back.
 
 pub mod connections;
+pub mod etcd;
 mod guard;
 pub mod http;
+pub mod membership;
 pub mod metadata;
 mod metrics;
 pub mod port;

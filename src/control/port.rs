@@ -12,15 +12,16 @@ use orbitkv_wire::engine::answers::DrainAnswer;
 use orbitkv_wire::identity::ShardIndex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch as latest};
 
+use super::etcd::Sight;
 use super::http::{NodePort, PortError, ShardFence};
 use super::metadata::{NodeIdentity, Phase};
 use super::report::{
     ArenaReport, EngineReport, JournalReport, NamespaceRow, PerMedium, QueuePeaks, SaveRefusals,
     ServiceReport, ShardReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
-use crate::core::mail::{Answer, Letter, Mail};
+use crate::core::mail::{Answer, Incoming, Letter, Mail, NamespacesPage};
 use crate::core::report::CoreReport;
 
 /// How often a draining node looks at what is left.
@@ -31,6 +32,9 @@ const LAST_WORD_TRIES: u32 = 20;
 
 /// Nothing is left to wait for.
 const NOTHING_LEFT: DrainAnswer = DrainAnswer { reservations: 0, leases: 0, write_backs: 0, transfers: 0 };
+
+/// The registry is on the first core.
+const REGISTRY_CORES: usize = 1;
 
 /// Questions that may be unanswered at once.
 const QUESTIONS_MAX: usize = 256;
@@ -68,6 +72,7 @@ struct Shared {
     identity: NodeIdentity,
     phase: AtomicU8,
     drain: Notify,
+    membership: latest::Receiver<Option<Sight>>,
 }
 
 /// Control's way to the cores.
@@ -77,15 +82,15 @@ pub struct CorePort {
 }
 
 impl CorePort {
-    /// A port over control's mail.
+    /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone.
     #[must_use]
-    pub fn new(mail: Mail, identity: NodeIdentity) -> CorePort {
+    pub fn new(mail: Mail, identity: NodeIdentity, membership: latest::Receiver<Option<Sight>>) -> CorePort {
         let (wake, cores) = (mail.wake().clone(), mail.participants() - 1);
         let questions =
             Mutex::new(Questions { mail, waiting: HashMap::new(), next: 1, cancels: VecDeque::new() });
         let phase = AtomicU8::new(Phase::Serving as u8);
         let drain = Notify::new();
-        CorePort { shared: Arc::new(Shared { questions, wake, cores, identity, phase, drain }) }
+        CorePort { shared: Arc::new(Shared { questions, wake, cores, identity, phase, drain, membership }) }
     }
 
     fn questions(&self) -> std::sync::MutexGuard<'_, Questions> {
@@ -112,10 +117,10 @@ impl CorePort {
     fn deliver_arrived(&self) {
         let mut questions = self.questions();
         questions.send_cancels();
-        while let Some(answer) = questions.mail.receive_answer() {
+        while let Some(Incoming::Answer(answer)) = questions.mail.receive() {
             let number = match &answer {
                 Answer::Reply(reply) => reply.tag.number,
-                Answer::Report(tag, _) => tag.number,
+                Answer::Report(tag, _) | Answer::Namespaces(tag, _) => tag.number,
                 Answer::DrainRequested => {
                     self.shared.drain.notify_one();
                     continue;
@@ -129,13 +134,13 @@ impl CorePort {
         }
     }
 
-    /// Asks every core the same and collects one answer each, in order of core.
+    /// Asks the first `cores` cores the same and collects one answer each, in order of core.
     async fn ask<T>(
         &self,
+        cores: usize,
         letter: impl Fn(Tag) -> Letter,
         read: impl Fn(Answer) -> Option<(usize, T)>,
     ) -> Result<Vec<T>, PortError> {
-        let cores = self.shared.cores;
         let (sender, mut answers) = mpsc::unbounded_channel();
         let mut forget = {
             let mut questions = self.questions();
@@ -146,7 +151,7 @@ impl CorePort {
             let number = questions.next;
             questions.next += 1;
             questions.waiting.insert(number, sender);
-            let tag = Tag { origin: ShardIndex(cores as u16), number };
+            let tag = Tag { origin: ShardIndex(self.shared.cores as u16), number };
             let mut waits = false;
             for core in 0..cores {
                 let letter = letter(tag);
@@ -168,7 +173,7 @@ impl CorePort {
     }
 
     async fn core_reports(&self) -> Result<Vec<CoreReport>, PortError> {
-        self.ask(Letter::Report, |answer| match answer {
+        self.ask(self.shared.cores, Letter::Report, |answer| match answer {
             Answer::Report(_, report) => Some((usize::from(report.figures.shard.0), *report)),
             _ => None,
         })
@@ -251,6 +256,7 @@ impl NodePort for CorePort {
 
     async fn flush_fence(&self) -> Result<Vec<ShardFence>, PortError> {
         self.ask(
+            self.shared.cores,
             |tag| Letter::Command(Box::new((tag, Command::Sync))),
             |answer| match answer {
                 Answer::Reply(reply) => {
@@ -265,8 +271,16 @@ impl NodePort for CorePort {
     }
 
     async fn namespaces(&self, after: &str, limit: usize) -> Result<Vec<NamespaceRow>, PortError> {
-        let reports = self.core_reports().await?;
-        let rows = reports.into_iter().flat_map(|report| report.namespaces).map(|(digest, fields)| {
+        let page = |tag| NamespacesPage { tag, after: after.to_owned(), limit };
+        let pages = self.ask(
+            REGISTRY_CORES,
+            |tag| Letter::Namespaces(Box::new(page(tag))),
+            |answer| match answer {
+                Answer::Namespaces(_, namespaces) => Some((0, *namespaces)),
+                _ => None,
+            },
+        );
+        let rows = pages.await?.into_iter().flatten().map(|(digest, fields)| {
             let field = |name: &str| {
                 let found = fields.iter().find(|(field, _)| *field == name);
                 found.map(|(_, value)| value.clone()).unwrap_or_default()
@@ -293,7 +307,7 @@ impl NodePort for CorePort {
                 groups: field("groups").split("; ").count() as u32,
             }
         });
-        Ok(rows.filter(|row| row.namespace.as_str() > after).take(limit).collect())
+        Ok(rows.collect())
     }
 
     fn identity(&self) -> &NodeIdentity {
@@ -306,6 +320,10 @@ impl NodePort for CorePort {
         } else {
             Phase::Serving
         }
+    }
+
+    fn membership(&self) -> Option<Sight> {
+        self.shared.membership.borrow().clone()
     }
 }
 
@@ -420,8 +438,8 @@ mod tests {
 
     fn commands(core: &mut Mail) -> Vec<(Tag, Command)> {
         let letters = std::iter::from_fn(|| core.receive());
-        let commands = letters.filter_map(|(_, letter)| match letter {
-            Letter::Command(command) => Some(*command),
+        let commands = letters.filter_map(|incoming| match incoming {
+            Incoming::Letter(_, Letter::Command(command)) => Some(*command),
             _ => None,
         });
         commands.collect()
@@ -430,7 +448,7 @@ mod tests {
     #[tokio::test]
     async fn a_sync_that_nobody_waits_for_any_more_gives_its_seat_back() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity());
+        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1);
         let mut core = mails.pop().expect("the core");
         let timed_out = tokio::time::timeout(Duration::from_millis(1), port.flush_fence()).await;
         assert!(timed_out.is_err());
@@ -448,7 +466,7 @@ mod tests {
     #[tokio::test]
     async fn a_cancel_that_finds_no_room_is_sent_later() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity());
+        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1);
         let mut core = mails.pop().expect("the core");
         let fill = async {
             while port.tell_all(|| Letter::Drain) {}

@@ -159,7 +159,7 @@ pub struct EngineReport {
     pub holds: u64,
     /// Holds that ended by time, counter.
     pub holds_expired: u64,
-    /// Acquires and Syncs that wait.
+    /// Acquires, Syncs and Clears that wait.
     pub waiting: u64,
     /// Connections whose process was proved dead; without claims they may have been forgotten
     /// before, when their socket closed. Counter.
@@ -222,7 +222,7 @@ pub struct QueuePeaks {
     pub write_backs: u64,
     /// Requests on the SSD ring.
     pub ssd_requests: u64,
-    /// Acquires and Syncs waiting.
+    /// Acquires, Syncs and Clears waiting.
     pub waiting: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The control thread: one tokio runtime for HTTP, signals and drains, from boot to the end.
+//! The control thread: one tokio runtime for HTTP, membership, signals and drains, from boot to the end.
 
 use std::io;
 use std::net::TcpListener;
@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::connections::BoundedListener;
+use super::etcd;
 use super::http::{self, HttpSettings};
+use super::membership::{Application, Teller};
 use super::metadata::NodeIdentity;
 use super::port::CorePort;
 use crate::cli::say;
@@ -29,9 +31,12 @@ pub fn serve(
     machine: &Machine,
     token: Option<Token>,
     listener: Option<TcpListener>,
+    application: Option<&Application>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let port = CorePort::new(node.take_mail(), identity);
+    let (seen, membership) = tokio::sync::watch::channel(None);
+    let port = CorePort::new(node.take_mail(), identity, membership);
+    let registrar = application.map(|application| application.registrar(node.incarnation));
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -51,6 +56,13 @@ pub fn serve(
                 Some(tokio::spawn(http::serve(listener, http, port.clone(), stop)))
             }
         };
+        let registered = registrar.map(|registrar| {
+            let mut stopped = stopped.clone();
+            let stop = async move {
+                let _ = stopped.wait_for(|stopped| *stopped).await;
+            };
+            tokio::spawn(etcd::run(registrar, Teller, seen, stop))
+        });
         say(&format!("engine socket {}", settings.engine_socket.display()));
         say(&format!(
             "ready: {} of DRAM, {} of SSD",
@@ -65,6 +77,10 @@ pub fn serve(
         };
         say(&format!("stopping: {why}"));
         let _ = stop.send(true);
+        if let Some(registered) = registered {
+            // It takes no longer than a withdrawal may. Peers shall know before engines are cut off.
+            let _ = registered.await;
+        }
         if let Some(mut served) = served {
             let answered = tokio::select! {
                 _ = &mut served => true,

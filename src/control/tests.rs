@@ -64,6 +64,10 @@ impl NodePort for FakeNode {
     fn phase(&self) -> Phase {
         self.answers.lock().expect("not poisoned").phase
     }
+
+    fn membership(&self) -> Option<super::etcd::Sight> {
+        None
+    }
 }
 
 /// An API on a thread of its own, as in a node.

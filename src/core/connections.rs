@@ -78,12 +78,19 @@ impl Core {
     }
 
     fn watch_receive(&mut self, id: ConnectionId) {
-        let Some(stream) = self.sockets.get_mut(id) else { return };
-        let Some(socket) = stream.socket.as_ref().filter(|_| !stream.read_watched) else { return };
-        match watch(socket.as_fd(), Ready::Receive(id)) {
+        self.watch_socket(id, Interest::Read, Ready::Receive(id));
+    }
+
+    /// Watches a connection's socket for this, unless it is watched for it already.
+    fn watch_socket(&mut self, id: ConnectionId, interest: Interest, ready: Ready) {
+        let Some(stream) = self.sockets.get_mut(id).filter(|stream| !stream.watched.has(interest)) else {
+            return;
+        };
+        let Some(socket) = stream.socket() else { return };
+        match watch(socket.as_fd(), ready) {
             Ok(watch) => {
-                stream.read_watched = true;
-                self.watches.push(watch);
+                stream.watched = stream.watched.with(interest);
+                self.watches.push(Watch { interest, ..watch });
             }
             Err(_) => self.close(id),
         }
@@ -92,7 +99,7 @@ impl Core {
     pub(super) fn receive(&mut self, id: ConnectionId, now: Moment) -> Next {
         let pause = |core: &mut Core| {
             if let Some(stream) = core.sockets.get_mut(id) {
-                stream.read_watched = false;
+                stream.watched = stream.watched.without(Interest::Read);
             }
             Next::Stop
         };
@@ -122,7 +129,8 @@ impl Core {
             Sent::All => {
                 // Frames may have waited for room in the answers, whether or not reading was paused.
                 let worked = self.parts.hub.work(id, now);
-                let paused = self.sockets.get_mut(id).is_some_and(|stream| !stream.read_watched);
+                let paused =
+                    self.sockets.get_mut(id).is_some_and(|stream| !stream.watched.has(Interest::Read));
                 if paused {
                     self.watch_receive(id);
                 }
@@ -130,19 +138,7 @@ impl Core {
                     self.again.ring();
                 }
             }
-            Sent::Blocked => {
-                let Some(stream) = self.sockets.get_mut(id).filter(|stream| !stream.write_watched) else {
-                    return;
-                };
-                let Some(socket) = &stream.socket else { return };
-                match watch(socket.as_fd(), Ready::Send(id)) {
-                    Ok(watch) => {
-                        stream.write_watched = true;
-                        self.watches.push(Watch { interest: Interest::Write, ..watch });
-                    }
-                    Err(_) => self.close(id),
-                }
-            }
+            Sent::Blocked => self.watch_socket(id, Interest::Write, Ready::Send(id)),
             Sent::Broken => self.close(id),
         }
     }

@@ -1,8 +1,9 @@
 //! Mail between cores: one bounded ring per ordered pair and lane.
 //!
-//! The request lane may be full; a sender asks for room first. The reply lane is as long as the
-//! request lane of the opposite direction, and parts of an answer that do not fit wait with the
-//! sender. Letters carry handles, never payload.
+//! The request lane may be full; a sender asks for room first. Answers that do not fit their lane wait with
+//! the sender, up to a bound: whoever is owed such answers is not read from before he has taken them, and a
+//! core completes nothing for anybody meanwhile. Answers are always read, so this ends. Letters carry
+//! handles, never payload.
 
 use std::collections::VecDeque;
 
@@ -12,12 +13,28 @@ use orbitkv_shards::shard::{Command, Reply, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use super::WAITING_MAX;
 use super::report::CoreReport;
 use crate::engine::EngineStream;
-use crate::engine::registry::{Conflict, Registration};
+use crate::engine::registry::{Conflict, NamespaceFields, Registration};
 
 /// Letters a lane holds.
 pub const LANE_LETTERS: usize = 1_024;
+
+/// Letters and answers that a core takes in in one turn.
+pub const LETTERS_PER_TURN: usize = 64;
+
+/// Looks at the device in one turn.
+const DEVICE_LOOKS_PER_TURN: usize = 2;
+
+/// What a core says to control unasked in its life: that an engine asked for a drain, and that it has stopped.
+const UNASKED_ANSWERS: usize = 2;
+
+/// Answers that may wait for a full lane. They are those of one turn, since the next one begins no work for
+/// anybody who is owed some: an answer to each letter, and at each look at the device one to each command that
+/// was admitted to wait.
+pub const ANSWERS_UNSENT_MAX: usize =
+    LETTERS_PER_TURN + DEVICE_LOOKS_PER_TURN * WAITING_MAX as usize + UNASKED_ANSWERS;
 
 /// A request from one core to another.
 #[derive(Debug)]
@@ -39,12 +56,25 @@ pub enum Letter {
     },
     /// Control wants figures.
     Report(Tag),
+    /// Control wants a page of what is registered, from the registry on core 0.
+    Namespaces(Box<NamespacesPage>),
     /// Take no new work.
     Drain,
     /// What the whole node still has to finish, for the engines that wait for it.
     DrainProgress(Box<DrainAnswer>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
+}
+
+/// Which registered namespaces are wanted.
+#[derive(Debug)]
+pub struct NamespacesPage {
+    /// Who asks.
+    pub tag: Tag,
+    /// Text of the namespace before the first wanted; empty for the first of all.
+    pub after: String,
+    /// Most of them.
+    pub limit: usize,
 }
 
 /// What comes back.
@@ -56,6 +86,8 @@ pub enum Answer {
     Registered(Tag, Box<Result<InstanceId, Conflict>>),
     /// Figures of one core.
     Report(Tag, Box<CoreReport>),
+    /// A page of registered namespaces.
+    Namespaces(Tag, Box<Vec<NamespaceFields>>),
     /// The core has ended.
     Stopped,
     /// An engine asked for the node to drain.
@@ -84,10 +116,20 @@ pub struct Peaks {
     pub answers: u64,
 }
 
+/// What has come in.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A request, and who sent it.
+    Letter(usize, Letter),
+    /// An answer to a request of ours.
+    Answer(Answer),
+}
+
 /// One core's mail: its lanes to and from every other participant, and its doorbell.
 pub struct Mail {
     me: usize,
-    next_sender: usize,
+    /// The lane to look at first: requests and answers of each participant in turn.
+    next_lane: usize,
     peaks: Peaks,
     peers: Vec<Option<Peer>>,
     wake: Wake,
@@ -105,7 +147,7 @@ impl Mail {
             .enumerate()
             .map(|(me, wake)| Mail {
                 me,
-                next_sender: 0,
+                next_lane: 0,
                 peaks: Peaks::default(),
                 peers: (0..participants).map(|_| None).collect(),
                 wake: wake.clone(),
@@ -133,11 +175,12 @@ impl Mail {
         Ok(mails)
     }
 
-    /// Bytes of the lanes between `participants`, for the memory bill.
+    /// Bytes of the lanes between `participants` and of the answers that wait for them, for the memory bill.
     #[must_use]
     pub fn table_bytes(participants: usize) -> u64 {
         let lane = LANE_LETTERS * (size_of::<Letter>() + size_of::<Answer>());
-        (participants * participants.saturating_sub(1) * lane) as u64
+        let unsent = ANSWERS_UNSENT_MAX * size_of::<Answer>();
+        (participants * (participants.saturating_sub(1) * lane + unsent)) as u64
     }
 
     /// Participants, this one included.
@@ -188,56 +231,84 @@ impl Mail {
     }
 
     /// Sends an answer; it waits here while the lane is full.
+    ///
+    /// # Panics
+    /// If [`ANSWERS_UNSENT_MAX`] wait already: our own work has outrun its admission.
     pub fn answer(&mut self, to: usize, answer: Answer) {
         let peer = self.peers[to].as_mut().expect("nobody mails himself");
+        peer.send_waiting();
         peer.unsent.push_back(answer);
+        peer.send_waiting();
+        assert!(peer.unsent.len() <= ANSWERS_UNSENT_MAX, "answers wait within what was admitted");
         peer.rung = true;
         let waiting = LANE_LETTERS - peer.answers_out.slots() + peer.unsent.len();
         self.peaks.answers = self.peaks.answers.max(waiting as u64);
     }
 
+    /// Whether answers wait for a full lane.
+    #[must_use]
+    pub fn owes_answers(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| !peer.unsent.is_empty())
+    }
+
     /// Moves waiting answers and rings the doorbells of everybody who got something. Returns whether
     /// answers are still waiting.
     pub fn flush(&mut self) -> bool {
-        let mut waiting = false;
         for peer in self.peers.iter_mut().flatten() {
-            while let Some(answer) = peer.unsent.pop_front() {
-                if let Err(rtrb::PushError::Full(answer)) = peer.answers_out.push(answer) {
-                    peer.unsent.push_front(answer);
-                    waiting = true;
-                    break;
-                }
-            }
+            peer.send_waiting();
             if std::mem::take(&mut peer.rung) {
                 peer.wake.ring();
             }
         }
-        waiting
+        self.owes_answers()
     }
 
-    /// The next request, and who sent it: in turn from each, so that nobody starves the others.
-    pub fn receive(&mut self) -> Option<(usize, Letter)> {
-        let participants = self.peers.len();
-        for step in 0..participants {
-            let from = (self.next_sender + step) % participants;
-            let letter = self.peers[from].as_mut().and_then(|peer| peer.requests_in.pop().ok());
-            if let Some(letter) = letter {
-                self.next_sender = (from + 1) % participants;
-                return Some((from, letter));
+    /// What has come in next: in turn from each lane, so that nobody starves the others. Requests of
+    /// whoever has not taken our answers wait.
+    pub fn receive(&mut self) -> Option<Incoming> {
+        let lanes = 2 * self.peers.len();
+        for step in 0..lanes {
+            let lane = (self.next_lane + step) % lanes;
+            let from = lane / 2;
+            let Some(peer) = &mut self.peers[from] else { continue };
+            let incoming = match lane % 2 {
+                0 => peer.answers_in.pop().ok().map(Incoming::Answer),
+                _ if peer.unsent.is_empty() => {
+                    peer.requests_in.pop().ok().map(|letter| Incoming::Letter(from, letter))
+                }
+                _ => None,
+            };
+            if incoming.is_some() {
+                self.next_lane = (lane + 1) % lanes;
+                return incoming;
             }
         }
         None
     }
+}
 
-    /// The next answer.
-    pub fn receive_answer(&mut self) -> Option<Answer> {
-        self.peers.iter_mut().flatten().find_map(|peer| peer.answers_in.pop().ok())
+impl Peer {
+    /// Moves waiting answers into their lane, as far as it has room.
+    fn send_waiting(&mut self) {
+        while let Some(answer) = self.unsent.pop_front() {
+            if let Err(rtrb::PushError::Full(answer)) = self.answers_out.push(answer) {
+                self.unsent.push_front(answer);
+                break;
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn letter(mail: &mut Mail) -> Option<(usize, Letter)> {
+        match mail.receive()? {
+            Incoming::Letter(from, letter) => Some((from, letter)),
+            Incoming::Answer(answer) => panic!("no letter but {answer:?}"),
+        }
+    }
 
     #[test]
     fn letters_arrive_in_order_and_ring_once() {
@@ -249,8 +320,8 @@ mod tests {
         assert!(!second.wake().drain(), "the doorbell rings at the flush");
         first.flush();
         assert!(second.wake().drain());
-        assert!(matches!(second.receive(), Some((0, Letter::Drain))));
-        assert!(matches!(second.receive(), Some((0, Letter::Stop))));
+        assert!(matches!(letter(&mut second), Some((0, Letter::Drain))));
+        assert!(matches!(letter(&mut second), Some((0, Letter::Stop))));
         assert!(second.receive().is_none());
     }
 
@@ -262,9 +333,21 @@ mod tests {
             first.send(1, Letter::Drain).unwrap();
         }
         third.send(1, Letter::Stop).unwrap();
-        let senders: Vec<usize> = std::iter::from_fn(|| second.receive()).map(|(from, _)| from).collect();
+        let senders: Vec<usize> = std::iter::from_fn(|| letter(&mut second)).map(|(from, _)| from).collect();
         assert_eq!(&senders[..3], &[0, 2, 0]);
         assert_eq!(senders.len(), 11);
+    }
+
+    #[test]
+    fn answers_do_not_starve_requests() {
+        let mut mails = Mail::mesh(2).unwrap();
+        let (mut second, mut first) = (mails.remove(1), mails.remove(0));
+        for _ in 0..LANE_LETTERS {
+            first.answer(1, Answer::Stopped);
+        }
+        first.send(1, Letter::Drain).unwrap();
+        let read: Vec<Incoming> = (0..2).filter_map(|_| second.receive()).collect();
+        assert!(read.iter().any(|incoming| matches!(incoming, Incoming::Letter(0, Letter::Drain))));
     }
 
     #[test]
@@ -282,7 +365,31 @@ mod tests {
             first.answer(1, Answer::Stopped);
         }
         assert!(first.flush(), "one answer more than the lane holds");
-        assert!(second.receive_answer().is_some());
+        assert!(matches!(second.receive(), Some(Incoming::Answer(_))));
         assert!(!first.flush(), "it fits once one was taken");
+    }
+
+    #[test]
+    fn whoever_does_not_take_his_answers_is_not_read_from() {
+        let mut mails = Mail::mesh(3).unwrap();
+        let (mut third, mut second, mut first) = (mails.remove(2), mails.remove(1), mails.remove(0));
+        let mut taken = 0;
+        // Each letter is answered; the second takes no answer, the third does.
+        for _ in 0..4 * LANE_LETTERS {
+            let _ = second.send(0, Letter::Drain);
+            third.send(0, Letter::Drain).unwrap();
+            while let Some(incoming) = first.receive() {
+                let Incoming::Letter(from, _) = incoming else { panic!("no letter: {incoming:?}") };
+                taken += usize::from(from == 1);
+                first.answer(from, Answer::Stopped);
+            }
+            first.flush();
+            assert!(matches!(third.receive(), Some(Incoming::Answer(_))));
+        }
+        assert_eq!(taken, LANE_LETTERS + 1, "no more than its lane holds, and one");
+        assert!(first.owes_answers());
+        assert!(matches!(second.receive(), Some(Incoming::Answer(_))));
+        assert!(!first.flush());
+        assert!(matches!(letter(&mut first), Some((1, Letter::Drain))), "then it is read again");
     }
 }

@@ -26,7 +26,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use crate::engine::registry::Registry;
 use crate::engine::{EngineHub, Errand};
 use device::DeviceDriver;
-use mail::{Answer, Letter, Mail};
+use mail::{Answer, Incoming, LETTERS_PER_TURN, Letter, Mail};
 use report::{CoreReport, TurnCounters};
 use sockets::Sockets;
 
@@ -35,16 +35,22 @@ pub use reactor::run;
 /// Bytes received at once from one engine; whatever is left waits for the next turn.
 const RECEIVE_BYTES: usize = 256 * 1024;
 
-/// Letters of one turn.
-const LETTERS_PER_TURN: usize = 64;
-
 /// Keys that commands of one turn may name before the rest waits: at some 100 ns a key, the slice bound
 /// of chapter 2.10. A single command runs whole; requests of many keys are rare, and are counted as stalls.
 const UNITS_PER_TURN: usize = 1_024;
 
+/// What letters of other cores leave of a turn to this core's own engines.
+const UNITS_FOR_OWN_ENGINES: usize = UNITS_PER_TURN / 2;
+
+/// Acquires, Syncs and Clears that may wait in one shard.
+pub const WAITING_MAX: u64 = 8_192;
+
 /// Rounds of errands and replies in one turn. A Query goes one batch of 128 keys a round, so a turn
 /// stays near the slice bound of chapter 2.10.
 const ROUNDS_PER_TURN: usize = 8;
+
+/// Descriptors of a core beside those of its connections: rings, doorbells, timer, watches, device thread.
+pub const DESCRIPTORS_PER_CORE: u64 = 16;
 
 /// How long accepting pauses when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -263,7 +269,7 @@ impl Core {
             Ready::Receive(id) => return self.receive(id, now),
             Ready::Send(id) => {
                 if let Some(stream) = self.sockets.get_mut(id) {
-                    stream.write_watched = false;
+                    stream.watched = stream.watched.without(Interest::Write);
                 }
                 self.flush(id, now);
                 return Next::Stop;
@@ -273,16 +279,18 @@ impl Core {
     }
 
     fn turn(&mut self, now: Moment) {
+        self.units_left = UNITS_PER_TURN;
         let mut left_over = self.read_mail(now);
         if self.parts.shard.has_work() {
             self.parts.shard.step();
         }
         let stopping = self.life != Life::Serving;
-        if let Some(driver) = &mut self.parts.device {
+        // What completes makes answers: it waits while others have not gone out, but not for ever.
+        let answers_wait = self.parts.mail.owes_answers() && !stopping;
+        if let Some(driver) = self.parts.device.as_mut().filter(|_| !answers_wait) {
             left_over |= driver.step(&mut self.parts.shard, stopping);
         }
         let mut rounds = 0;
-        self.units_left = UNITS_PER_TURN;
         loop {
             let (worked, blocked) = self.run_errands(now);
             let busy = worked | self.deliver_replies(now);
@@ -297,7 +305,7 @@ impl Core {
             }
         }
         if rounds > 0
-            && let Some(driver) = &mut self.parts.device
+            && let Some(driver) = self.parts.device.as_mut().filter(|_| !answers_wait)
         {
             left_over |= driver.step_again(&mut self.parts.shard, stopping);
             left_over |= self.deliver_replies(now);
@@ -315,12 +323,18 @@ impl Core {
 
     fn read_mail(&mut self, now: Moment) -> bool {
         for _ in 0..LETTERS_PER_TURN {
-            if let Some(answer) = self.parts.mail.receive_answer() {
-                self.on_answer(answer, now);
-            } else if let Some((from, letter)) = self.parts.mail.receive() {
-                self.on_letter(from, letter, now);
-            } else {
-                return false;
+            if self.units_left <= UNITS_FOR_OWN_ENGINES {
+                return true;
+            }
+            match self.parts.mail.receive() {
+                None => return false,
+                Some(Incoming::Answer(answer)) => self.on_answer(answer, now),
+                Some(Incoming::Letter(from, letter)) => {
+                    if let Letter::Command(command) = &letter {
+                        self.units_left = self.units_left.saturating_sub(command.1.units());
+                    }
+                    self.on_letter(from, letter, now);
+                }
             }
         }
         true
@@ -344,6 +358,10 @@ impl Core {
                 let report = Box::new(self.report());
                 self.parts.mail.answer(from, Answer::Report(tag, report));
             }
+            Letter::Namespaces(page) => {
+                let namespaces = Box::new(self.registry.namespaces(&page.after, page.limit));
+                self.parts.mail.answer(from, Answer::Namespaces(page.tag, namespaces));
+            }
             Letter::Drain => {
                 self.parts.hub.drain();
                 self.parts.shard.execute(self.own_tag(), Command::Drain, now);
@@ -360,7 +378,7 @@ impl Core {
         match answer {
             Answer::Reply(reply) => self.parts.hub.on_reply(*reply, now),
             Answer::Registered(tag, outcome) => self.parts.hub.on_registered(tag, *outcome),
-            Answer::Report(..) | Answer::Stopped | Answer::DrainRequested => {
+            Answer::Report(..) | Answer::Namespaces(..) | Answer::Stopped | Answer::DrainRequested => {
                 panic!("cores send these to control only")
             }
         }
@@ -379,7 +397,6 @@ impl Core {
             mail: self.parts.mail.peaks(),
             device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),
-            namespaces: self.registry.namespaces().into_iter().collect(),
         }
     }
 

@@ -1,7 +1,6 @@
 //! What one core says about itself when control asks.
 
 use orbitkv_shards::shard::Figures;
-use orbitkv_wire::identity::NamespaceDigest;
 
 use super::mail::Peaks;
 use crate::engine::EngineCounters;
@@ -21,8 +20,6 @@ pub struct CoreReport {
     pub device_peak: u64,
     /// Whether the SSD file has lost its name.
     pub file_deleted: bool,
-    /// Core 0: registered namespaces with the fields they stand for.
-    pub namespaces: Vec<(NamespaceDigest, Vec<(&'static str, String)>)>,
 }
 
 /// How long the core's turns take.

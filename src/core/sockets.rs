@@ -11,22 +11,106 @@ use orbitkv_shards::leases::ConnectionId;
 use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
+use super::Interest;
 use crate::engine::EngineStream;
+use crate::engine::connection::give_room_back;
 
 /// Process deaths taken in one turn; the others keep the descriptor readable.
 const DEATHS_PER_TURN: usize = 64;
 
+/// Descriptors that one connection takes at most: its socket, its process, and a watch in each direction.
+pub const DESCRIPTORS_PER_CONNECTION: u64 = 4;
+
+/// A connection's socket.
+#[derive(Debug)]
+enum Socket {
+    /// The engine has not been passed the arena yet.
+    Fresh(UnixStream),
+    /// It has.
+    Sharing(UnixStream),
+    /// Closed, while the process may live.
+    Closed,
+}
+
+/// What the watches of a socket wait for: one for bytes and one for room at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Nothing.
+    Nothing,
+    /// Bytes to receive.
+    Bytes,
+    /// Room to send.
+    Room,
+    /// Either, each with a watch of its own.
+    Both,
+}
+
+impl Watched {
+    /// Whether a watch waits for it.
+    #[must_use]
+    pub fn has(self, interest: Interest) -> bool {
+        self == Watched::Both || self == Watched::only(interest)
+    }
+
+    /// With a watch for it as well.
+    #[must_use]
+    pub fn with(self, interest: Interest) -> Watched {
+        match self {
+            Watched::Nothing => Watched::only(interest),
+            _ if self.has(interest) => self,
+            _ => Watched::Both,
+        }
+    }
+
+    /// Without a watch for it.
+    #[must_use]
+    pub fn without(self, interest: Interest) -> Watched {
+        match (self, interest) {
+            (Watched::Both, Interest::Read) => Watched::Room,
+            (Watched::Both, Interest::Write) => Watched::Bytes,
+            (one, interest) if one == Watched::only(interest) => Watched::Nothing,
+            (other, _) => other,
+        }
+    }
+
+    fn only(interest: Interest) -> Watched {
+        match interest {
+            Interest::Read => Watched::Bytes,
+            Interest::Write => Watched::Room,
+        }
+    }
+}
+
 /// One connection's descriptors.
 pub struct Stream {
-    /// The socket; `None` once closed while the process lives.
-    pub socket: Option<UnixStream>,
-    /// Whether the arena has been passed.
-    pub arena_sent: bool,
-    /// Whether a watch waits for room to send.
-    pub write_watched: bool,
-    /// Whether a watch waits for bytes.
-    pub read_watched: bool,
+    /// What watches wait for.
+    pub watched: Watched,
+    socket: Socket,
     process: OwnedFd,
+}
+
+impl Stream {
+    /// The socket, unless it is closed.
+    #[must_use]
+    pub fn socket(&self) -> Option<&UnixStream> {
+        match &self.socket {
+            Socket::Fresh(socket) | Socket::Sharing(socket) => Some(socket),
+            Socket::Closed => None,
+        }
+    }
+
+    /// Sends what goes of `bytes`, the arena with the first of a greeted engine.
+    fn send(&mut self, bytes: &[u8], arena: BorrowedFd<'_>, greeted: bool) -> io::Result<usize> {
+        let socket = self.socket().ok_or(io::ErrorKind::NotConnected)?;
+        if !greeted || matches!(self.socket, Socket::Sharing(_)) {
+            return Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?);
+        }
+        let sent = send_with_fds(socket.as_fd(), bytes, &[arena])?;
+        if let Socket::Fresh(socket) = std::mem::replace(&mut self.socket, Socket::Closed) {
+            self.socket = Socket::Sharing(socket);
+        }
+        Ok(sent)
+    }
 }
 
 /// All of them.
@@ -69,13 +153,8 @@ impl Sockets {
     pub fn insert(&mut self, id: ConnectionId, stream: EngineStream) -> io::Result<()> {
         let data = epoll::EventData::new_u64(id.0);
         epoll::add(&self.processes, &stream.process, data, epoll::EventFlags::IN)?;
-        let stream = Stream {
-            socket: Some(stream.socket),
-            arena_sent: false,
-            write_watched: false,
-            read_watched: false,
-            process: stream.process,
-        };
+        let socket = Socket::Fresh(stream.socket);
+        let stream = Stream { watched: Watched::Nothing, socket, process: stream.process };
         self.streams.insert(id, stream);
         Ok(())
     }
@@ -88,16 +167,18 @@ impl Sockets {
     /// Connections with a socket.
     #[must_use]
     pub fn open(&self) -> Vec<ConnectionId> {
-        let open = self.streams.iter().filter(|(_, stream)| stream.socket.is_some());
+        let open = self.streams.iter().filter(|(_, stream)| stream.socket().is_some());
         open.map(|(&id, _)| id).collect()
     }
 
     /// Closes a socket; the process is watched on.
     pub fn close(&mut self, id: ConnectionId) {
-        if let Some(socket) = self.streams.get_mut(&id).and_then(|stream| stream.socket.take()) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some(socket) = stream.socket() {
             // Watches hold duplicates: the shutdown wakes them, so that they end.
-            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
+        stream.socket = Socket::Closed;
     }
 
     /// Forgets a connection altogether.
@@ -123,7 +204,7 @@ impl Sockets {
     /// # Errors
     /// Whatever breaks the socket.
     pub fn receive(&mut self, id: ConnectionId, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let Some(socket) = self.streams.get(&id).and_then(|stream| stream.socket.as_ref()) else {
+        let Some(socket) = self.streams.get(&id).and_then(Stream::socket) else {
             return Ok(Some(0));
         };
         match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
@@ -142,19 +223,12 @@ impl Sockets {
         greeted: bool,
     ) -> Sent {
         let Some(stream) = self.streams.get_mut(&id) else { return Sent::Broken };
-        let Some(socket) = stream.socket.as_ref() else { return Sent::Broken };
         let mut sent = 0;
         let outcome = loop {
             if sent == bytes.len() {
-                break Sent::All;
+                break if stream.socket().is_some() { Sent::All } else { Sent::Broken };
             }
-            let rest = &bytes[sent..];
-            let result = if greeted && !stream.arena_sent {
-                send_with_fds(socket.as_fd(), rest, &[arena]).inspect(|_| stream.arena_sent = true)
-            } else {
-                rustix::net::send(socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-                    .map_err(io::Error::from)
-            };
+            let result = stream.send(&bytes[sent..], arena, greeted);
             match result {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Sent::Blocked,
@@ -163,6 +237,7 @@ impl Sockets {
             }
         };
         bytes.drain(..sent);
+        give_room_back(bytes);
         outcome
     }
 }
@@ -206,5 +281,25 @@ pub fn accept(listener: &EngineSocket, admitted_uids: &[u32]) -> Accepted {
             Accepted::Engine(EngineStream { socket, process, process_id, user_id })
         }
         Err(error) => Accepted::Unknown(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_watch_comes_and_goes_by_itself() {
+        let (read, write) = (Interest::Read, Interest::Write);
+        let both = Watched::Nothing.with(read).with(write);
+        assert_eq!((both, both.with(read)), (Watched::Both, Watched::Both));
+        assert_eq!((both.without(read), both.without(write)), (Watched::Room, Watched::Bytes));
+        for interest in [read, write] {
+            let one = Watched::Nothing.with(interest);
+            assert!(one.has(interest) && one.with(interest) == one);
+            assert_eq!(one.without(interest), Watched::Nothing);
+            assert!(!both.without(interest).has(interest) && !Watched::Nothing.has(interest));
+        }
+        assert_eq!(Watched::Bytes.without(write), Watched::Bytes);
     }
 }

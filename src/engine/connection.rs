@@ -22,6 +22,10 @@ pub const OUTBOUND_PAUSE_BYTES: usize = 1024 * 1024;
 /// hashes: without this bound, 256 of them would be 100 MiB.
 pub const OWED_PAUSE_BYTES: usize = 2 * OUTBOUND_PAUSE_BYTES;
 
+/// Room that a buffer keeps when less waits in it: a connection that has sent one large frame, or read one
+/// large answer, is not to hold the room of it for the rest of its life.
+const BUFFER_KEEP_BYTES: usize = 16 * 1024;
+
 /// Bytes of answers one connection's ledger keeps for repeated requests.
 const LEDGER_BYTES: usize = 256 * 1024;
 
@@ -100,6 +104,8 @@ pub struct Connection {
     pub drain: Option<u64>,
     /// Answers that a repeated request gets again.
     pub ledger: Ledger,
+    /// When the ledger is looked at for answers that have come of age, while it has any.
+    pub ledger_look_at: Option<Moment>,
     /// Requests that may be unanswered.
     pub in_flight_max: usize,
 }
@@ -122,6 +128,7 @@ impl Connection {
             requests: BTreeMap::new(),
             drain: None,
             ledger: Ledger::new(ledger_settings()),
+            ledger_look_at: None,
             in_flight_max: bounds::REQUESTS_IN_FLIGHT_MAX,
         }
     }
@@ -132,6 +139,16 @@ impl Connection {
     pub fn table_bytes() -> u64 {
         let ledger = Ledger::<u64>::table_bytes(&ledger_settings());
         (bounds::FRAME_BYTES_MAX + OWED_PAUSE_BYTES + ledger) as u64
+    }
+
+    /// The socket is closed. Its process may live and have claims for long, so nothing stays that only a
+    /// reader of answers could want.
+    pub fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.inbound = Vec::new();
+        self.outbound = Vec::new();
+        self.drain = None;
+        self.ledger = Ledger::new(ledger_settings());
     }
 
     /// Requests without a last answer.
@@ -170,6 +187,13 @@ impl Connection {
             }
             Phase::Closing | Phase::Closed => false,
         }
+    }
+}
+
+/// Gives back the room that a buffer no longer needs.
+pub fn give_room_back(buffer: &mut Vec<u8>) {
+    if buffer.len() <= BUFFER_KEEP_BYTES {
+        buffer.shrink_to(BUFFER_KEEP_BYTES);
     }
 }
 

@@ -38,8 +38,19 @@ pub struct Job {
     pub refused: Option<Refused>,
     /// Whether the engine's repeats are answered from the ledger.
     pub ledgered: bool,
+    /// Whether anybody still wants it.
+    pub course: Course,
     /// What is collected.
     pub collected: Collected,
+}
+
+/// Whether a job is still wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// It is worked on.
+    Running,
+    /// It was cancelled, its deadline is over or its socket is closed: the shards have been told, once.
+    GivenUp,
 }
 
 /// What a job collects.

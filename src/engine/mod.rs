@@ -27,7 +27,7 @@ use orbitkv_wire::engine::{FrameError, Operation, Status, split_frame};
 use orbitkv_wire::identity::{Incarnation, ShardIndex};
 
 pub use connection::{Connection, EngineStream, Phase};
-use job::{Collected, Job, Progress};
+use job::{Collected, Course, Job, Progress};
 use refusal::Refused;
 use registry::{Conflict, Registration};
 
@@ -40,6 +40,9 @@ const CONNECTION_BITS: u32 = 48;
 /// Low bits of the arena generation that the first connection number leaves out: it has one bit
 /// less than a number has room for.
 const GENERATION_BITS_DROPPED: u32 = u64::BITS - CONNECTION_BITS + 1;
+
+/// How often ledgers that nobody writes to are looked at for answers that have come of age.
+const LEDGER_LOOK: Duration = Duration::from_secs(10);
 
 /// Deadline of an Acquire or Sync that names none.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
@@ -108,11 +111,13 @@ pub struct EngineCounters {
 pub struct EngineHub {
     core: ShardIndex,
     greeting: Greeting,
+    connections_max: usize,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u64,
     jobs: BTreeMap<u64, Job>,
     next_job: u64,
     deadlines: BTreeSet<(Moment, u64)>,
+    ledger_looks: BTreeSet<(Moment, ConnectionId)>,
     errands: VecDeque<Errand>,
     leaving: BTreeMap<u64, Leaving>,
     dirty: BTreeSet<ConnectionId>,
@@ -123,18 +128,21 @@ pub struct EngineHub {
 }
 
 impl EngineHub {
-    /// A hub without connections, on core `core`.
+    /// A hub without connections, on core `core`, with `connections_max` seats for them, which are
+    /// [`CONNECTIONS_MAX`] at most.
     #[must_use]
-    pub fn new(core: ShardIndex, greeting: Greeting) -> EngineHub {
+    pub fn new(core: ShardIndex, greeting: Greeting, connections_max: usize) -> EngineHub {
         EngineHub {
             core,
             greeting,
+            connections_max: connections_max.min(CONNECTIONS_MAX),
             connections: BTreeMap::new(),
             // No number of an earlier daemon comes again: engines may name such a number in error.
             next_connection: 1 + (greeting.arena_generation >> GENERATION_BITS_DROPPED),
             jobs: BTreeMap::new(),
             next_job: 1,
             deadlines: BTreeSet::new(),
+            ledger_looks: BTreeSet::new(),
             errands: VecDeque::new(),
             leaving: BTreeMap::new(),
             dirty: BTreeSet::new(),
@@ -151,9 +159,9 @@ impl EngineHub {
         (connection.0 >> CONNECTION_BITS) as usize
     }
 
-    /// Takes a connection in; `None` at [`CONNECTIONS_MAX`].
+    /// Takes a connection in; `None` if no seat is free.
     pub fn open(&mut self, process_id: u32) -> Option<ConnectionId> {
-        if self.connections.len() >= CONNECTIONS_MAX {
+        if self.connections.len() >= self.connections_max {
             self.counters.connections_refused += 1;
             return None;
         }
@@ -223,6 +231,7 @@ impl EngineHub {
                 Phase::Greeting | Phase::Open => {
                     connection.inbound = inbound;
                     connection.inbound.drain(..used);
+                    connection::give_room_back(&mut connection.inbound);
                 }
                 Phase::Closing | Phase::Closed => {}
             }
@@ -313,7 +322,9 @@ impl EngineHub {
             Progress::Wait => {}
             Progress::Next => self.next_batch(number, now),
             Progress::Tell => {
-                if let Some(connection) = self.connections.get_mut(&job.connection) {
+                if let Some(connection) = self.connections.get_mut(&job.connection)
+                    && connection.phase != Phase::Closed
+                {
                     job.tell(&mut connection.outbound);
                     self.dirty.insert(job.connection);
                 }
@@ -329,6 +340,9 @@ impl EngineHub {
         connection.requests.remove(&job.request_id);
         connection.owed_bytes -= job.owed_bytes + job.key_bytes;
         connection.registering -= 1;
+        if connection.phase == Phase::Closed {
+            return;
+        }
         let Collected::Registering(registered) = job.collected else {
             panic!("the registry answers registrations")
         };
@@ -349,6 +363,7 @@ impl EngineHub {
                     &[],
                 );
                 connection.keep_answer(Operation::Register, job.request_id, start, self.latest);
+                self.watch_ledger(job.connection);
             }
             Err(conflict) => {
                 if connection.registering == 0 && connection.registered.is_empty() {
@@ -377,6 +392,9 @@ impl EngineHub {
         let Some(connection) = self.connections.get_mut(&job.connection) else { return };
         connection.requests.remove(&job.request_id);
         connection.owed_bytes -= job.owed_bytes + job.key_bytes;
+        if connection.phase == Phase::Closed {
+            return;
+        }
         let start = connection.outbound.len();
         job.finish(&mut connection.outbound);
         if job.ledgered {
@@ -387,7 +405,28 @@ impl EngineHub {
         }
         let waiting = connection.outbound.len() as u64;
         self.counters.outbound_bytes_peak = self.counters.outbound_bytes_peak.max(waiting);
+        self.watch_ledger(job.connection);
         self.dirty.insert(job.connection);
+    }
+
+    /// Sees to it that answers leave a ledger that nobody writes to any more.
+    fn watch_ledger(&mut self, id: ConnectionId) {
+        let connection = self.connections.get_mut(&id).expect("a connection that was just answered");
+        if connection.ledger_look_at.is_none() && connection.ledger.answers() > 0 {
+            let at = self.latest + LEDGER_LOOK;
+            connection.ledger_look_at = Some(at);
+            self.ledger_looks.insert((at, id));
+        }
+    }
+
+    fn look_at_ledgers(&mut self, now: Moment) {
+        while let Some(&(at, id)) = self.ledger_looks.first().filter(|(at, _)| *at <= now) {
+            self.ledger_looks.remove(&(at, id));
+            let connection = self.connections.get_mut(&id).expect("a closed connection is not looked at");
+            connection.ledger_look_at = None;
+            connection.ledger.expire(now);
+            self.watch_ledger(id);
+        }
     }
 
     /// Gives a job up: what waits is cancelled at the shards, and answered by what they say.
@@ -395,6 +434,10 @@ impl EngineHub {
         let tag = self.tag(number);
         let shards = self.greeting.shards;
         let Some(job) = self.jobs.get_mut(&number) else { return };
+        // An engine may cancel as often as it likes; one word to the shards is enough.
+        if std::mem::replace(&mut job.course, Course::GivenUp) == Course::GivenUp {
+            return;
+        }
         // A change is done in one step, so it is never half done: only what takes time can be stopped.
         if matches!(job.operation, Operation::Query | Operation::Sync) {
             job.refuse(Refused::stopped(deadline));
@@ -413,9 +456,10 @@ impl EngineHub {
         self.tag(0)
     }
 
-    /// Lets time pass: requests whose deadline is over are given up.
+    /// Lets time pass: requests whose deadline is over are given up, old answers are forgotten.
     pub fn on_time(&mut self, now: Moment) {
         self.latest = self.latest.max(now);
+        self.look_at_ledgers(now);
         while let Some(&(deadline, number)) = self.deadlines.first() {
             if deadline > now {
                 break;
@@ -428,7 +472,9 @@ impl EngineHub {
     /// When [`EngineHub::on_time`] has something to do.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.deadlines.first().map(|&(deadline, _)| deadline)
+        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        let look = self.ledger_looks.first().map(|&(at, _)| at);
+        deadline.into_iter().chain(look).min()
     }
 
     /// The socket is closed; its process may live. Its requests are given up and its holds end.
@@ -437,10 +483,10 @@ impl EngineHub {
         if connection.phase == Phase::Closed {
             return;
         }
-        connection.phase = Phase::Closed;
-        connection.inbound = Vec::new();
-        connection.outbound = Vec::new();
-        connection.drain = None;
+        connection.close();
+        if let Some(at) = connection.ledger_look_at.take() {
+            self.ledger_looks.remove(&(at, id));
+        }
         let numbers: Vec<u64> = connection.requests.values().copied().collect();
         numbers.into_iter().for_each(|number| self.give_up(number, false));
         // Whatever it asked for has been sent before this, so the shards' answers are final: without

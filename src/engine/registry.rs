@@ -3,7 +3,8 @@
 //! Processes of one instance must agree on what they say about the model; they may differ in rank.
 //! An instance is forgotten when the last of its processes is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_wire::identity::NamespaceDigest;
@@ -54,15 +55,33 @@ pub enum Conflict {
     Full,
 }
 
-struct Instance {
-    id: InstanceId,
-    registrations: Vec<Registration>,
+/// Processes of one rank: they agree on everything.
+struct Rank {
+    ranked: Vec<(&'static str, String)>,
+    namespace: NamespaceDigest,
+    connections: BTreeSet<ConnectionId>,
 }
 
-/// The room.
+struct Instance {
+    id: InstanceId,
+    shared: Vec<(&'static str, String)>,
+    ranks: BTreeMap<(u32, u32), Rank>,
+}
+
+/// A registered rank: instance name, tensor- and pipeline-parallel rank.
+type RankName = (String, (u32, u32));
+
+/// A registered namespace with the fields it stands for.
+pub type NamespaceFields = (NamespaceDigest, Vec<(&'static str, String)>);
+
+/// The room. A registration is looked up and ended in the logarithm of what is registered.
 #[derive(Default)]
 pub struct Registry {
     instances: BTreeMap<String, Instance>,
+    /// What each connection has registered.
+    connections: BTreeMap<ConnectionId, BTreeSet<RankName>>,
+    /// Registered namespaces by their text, with the ranks that registered them.
+    namespaces: BTreeMap<String, BTreeSet<RankName>>,
     registrations: usize,
     next: u64,
 }
@@ -73,22 +92,20 @@ impl Registry {
     /// # Errors
     /// [`Conflict`] naming the field that differs.
     pub fn register(&mut self, registration: Registration) -> Result<InstanceId, Conflict> {
-        if let Some(instance) = self.instances.get_mut(&registration.instance) {
-            for earlier in &instance.registrations {
-                let same_rank = earlier.rank == registration.rank;
-                let shared = earlier.shared.iter().zip(&registration.shared);
-                let ranked = earlier.ranked.iter().zip(&registration.ranked).filter(|_| same_rank);
-                if let Some(((field, was), (_, asks))) = shared.chain(ranked).find(|(was, asks)| was != asks)
-                {
-                    return Err(Conflict::Field {
-                        instance: registration.instance.clone(),
-                        field,
-                        registered: was.clone(),
-                        asked: asks.clone(),
-                    });
-                }
+        let Registration { connection, instance: name, rank, namespace, shared, ranked } = registration;
+        if let Some(instance) = self.instances.get(&name) {
+            let same_rank = instance.ranks.get(&rank);
+            let earlier = instance.shared.iter().chain(same_rank.into_iter().flat_map(|rank| &rank.ranked));
+            let asked = shared.iter().chain(&ranked);
+            if let Some(((field, was), (_, asks))) = earlier.zip(asked).find(|(was, asks)| was != asks) {
+                return Err(Conflict::Field {
+                    instance: name,
+                    field,
+                    registered: was.clone(),
+                    asked: asks.clone(),
+                });
             }
-            if instance.registrations.contains(&registration) {
+            if same_rank.is_some_and(|rank| rank.connections.contains(&connection)) {
                 return Ok(instance.id);
             }
         }
@@ -97,39 +114,60 @@ impl Registry {
         }
         self.registrations += 1;
         let next = &mut self.next;
-        let instance = self.instances.entry(registration.instance.clone()).or_insert_with(|| {
+        let instance = self.instances.entry(name.clone()).or_insert_with(|| {
             *next += 1;
-            Instance { id: InstanceId(*next), registrations: Vec::new() }
+            Instance { id: InstanceId(*next), shared, ranks: BTreeMap::new() }
         });
-        instance.registrations.push(registration);
+        let of_rank = instance.ranks.entry(rank).or_insert_with(|| Rank {
+            ranked,
+            namespace,
+            connections: BTreeSet::new(),
+        });
+        of_rank.connections.insert(connection);
+        self.namespaces.entry(of_rank.namespace.to_string()).or_default().insert((name.clone(), rank));
+        self.connections.entry(connection).or_default().insert((name, rank));
         Ok(instance.id)
     }
 
     /// A connection's process is gone.
     pub fn on_gone(&mut self, connection: ConnectionId) {
-        let registrations = &mut self.registrations;
-        self.instances.retain(|_, instance| {
-            let before = instance.registrations.len();
-            instance.registrations.retain(|registration| registration.connection != connection);
-            *registrations -= before - instance.registrations.len();
-            !instance.registrations.is_empty()
-        });
+        for (name, rank) in self.connections.remove(&connection).unwrap_or_default() {
+            self.registrations -= 1;
+            let instance = self.instances.get_mut(&name).expect("a connection's instances are registered");
+            let of_rank = instance.ranks.get_mut(&rank).expect("and their ranks");
+            assert!(of_rank.connections.remove(&connection), "and its registrations");
+            if !of_rank.connections.is_empty() {
+                continue;
+            }
+            let namespace = of_rank.namespace.to_string();
+            instance.ranks.remove(&rank);
+            if instance.ranks.is_empty() {
+                self.instances.remove(&name);
+            }
+            let ranks = self.namespaces.get_mut(&namespace).expect("a registered rank has its namespace");
+            ranks.remove(&(name, rank));
+            if ranks.is_empty() {
+                self.namespaces.remove(&namespace);
+            }
+        }
     }
 
-    /// Registered namespaces with the fields they stand for, each once, in namespace order.
+    /// At most `limit` registered namespaces after the text `after` (empty: from the first), each once, with
+    /// the fields it stands for.
     #[must_use]
-    pub fn namespaces(&self) -> BTreeMap<NamespaceDigest, Vec<(&'static str, String)>> {
-        let mut namespaces = BTreeMap::new();
-        for registration in self.instances.values().flat_map(|instance| &instance.registrations) {
-            namespaces.entry(registration.namespace).or_insert_with(|| {
-                let mut fields = registration.shared.clone();
-                fields.push(("tp rank", registration.rank.0.to_string()));
-                fields.push(("pp rank", registration.rank.1.to_string()));
-                fields.extend(registration.ranked.clone());
-                fields
-            });
-        }
-        namespaces
+    pub fn namespaces(&self, after: &str, limit: usize) -> Vec<NamespaceFields> {
+        let later = self.namespaces.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        let page = later.take(limit).map(|(_, ranks)| {
+            let (name, rank) = ranks.first().expect("a namespace without ranks is forgotten");
+            let instance = &self.instances[name];
+            let of_rank = &instance.ranks[rank];
+            let mut fields = instance.shared.clone();
+            fields.push(("tp rank", rank.0.to_string()));
+            fields.push(("pp rank", rank.1.to_string()));
+            fields.extend(of_rank.ranked.clone());
+            (of_rank.namespace, fields)
+        });
+        page.collect()
     }
 
     /// Live instances.
@@ -174,6 +212,33 @@ mod tests {
         assert!(registry.register(registration(3, 0, "fp8", "full")).is_err());
         registry.on_gone(ConnectionId(2));
         assert!(registry.register(registration(3, 0, "fp8", "full")).is_ok());
-        assert_eq!((registry.instances(), registry.registrations), (1, 1));
+        assert_eq!((registry.instances(), registry.registrations, registry.connections.len()), (1, 1, 1));
+    }
+
+    #[test]
+    fn namespaces_are_listed_by_pages_while_a_rank_of_theirs_lives() {
+        let mut registry = Registry::default();
+        for (connection, rank) in [(1, 3), (2, 1), (3, 2), (4, 1)] {
+            registry.register(registration(connection, rank, "bf16", "full")).unwrap();
+        }
+        let page = |registry: &Registry, after: &str, limit| {
+            let rows = registry.namespaces(after, limit).into_iter();
+            rows.map(|(namespace, fields)| {
+                assert!(fields.contains(&("tp rank", namespace.0[0].to_string())), "{fields:?}");
+                namespace.0[0]
+            })
+            .collect::<Vec<_>>()
+        };
+        let text = |rank| NamespaceDigest([rank; 32]).to_string();
+        assert_eq!(page(&registry, "", 2), [1, 2]);
+        assert_eq!(page(&registry, &text(2), 2), [3]);
+        registry.on_gone(ConnectionId(2));
+        registry.on_gone(ConnectionId(1));
+        assert_eq!(page(&registry, "", 9), [1, 2], "another process of rank 1 lives");
+        for connection in [3, 4] {
+            registry.on_gone(ConnectionId(connection));
+        }
+        assert_eq!((page(&registry, "", 9), registry.registrations), (Vec::new(), 0));
+        assert!(registry.instances.is_empty() && registry.connections.is_empty());
     }
 }

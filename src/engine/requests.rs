@@ -5,10 +5,10 @@ use orbitkv_shards::reservations::ReservationId;
 use orbitkv_shards::shard::command::{Holder, Media};
 use orbitkv_shards::shard::{Command, Key, Tag};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::bounds::{KEYS_PER_REQUEST_MAX, QUERY_BATCH_KEYS};
+use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::engine::answers::{
-    self, AttachedRecord, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord,
-    QueryAnswer, RegisterAnswer, ResidentRecord, SlotRecord,
+    self, BlockRecord, CommitOutcome, HelloAnswer, OutcomeRecord, Place, PlaceRecord, QueryAnswer,
+    RegisterAnswer, ResidentRecord, SlotRecord,
 };
 use orbitkv_wire::engine::requests::{
     Completion, GroupRecord, HashRecord, HelloBody, KeyRecord, ListBody, ListRecord, PrefixBody,
@@ -18,8 +18,8 @@ use orbitkv_wire::engine::{Header, Operation, Status, VERSION, VERSION_MIN, layo
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, ShardIndex, key_hash};
 use orbitkv_wire::layout::{Fixed, Records};
 
-use super::connection::REGISTRATIONS_PER_CONNECTION_MAX;
-use super::job::{Collected, Job, decode_cursor};
+use super::connection::{OWED_PAUSE_BYTES, REGISTRATIONS_PER_CONNECTION_MAX};
+use super::job::{Collected, Course, Job, decode_cursor};
 use super::prefix::Prefix;
 use super::refusal::Refused;
 use super::registration::describe;
@@ -184,6 +184,7 @@ impl EngineHub {
             outstanding: 0,
             refused: None,
             ledgered,
+            course: Course::Running,
             collected,
         };
         let number = self.start_job(job);
@@ -292,6 +293,7 @@ impl EngineHub {
             outstanding: 1,
             refused: None,
             ledgered: true,
+            course: Course::Running,
             collected: Collected::Registering(Box::new(registered)),
         };
         let number = self.start_job(job);
@@ -430,6 +432,7 @@ impl EngineHub {
             outstanding: 0,
             refused: None,
             ledgered: false,
+            course: Course::Running,
             collected: Collected::Query { prefix: Box::new(prefix), places, lease },
         };
         let number = self.start_job(job);
@@ -518,7 +521,8 @@ fn owed_bytes(request: &Request<'_>) -> usize {
             QueryAnswer::BYTES + hashes.len() * PlaceRecord::BYTES + kept + batch
         }
         Request::Acquire(_, _, hashes) => hashes.len() * BlockRecord::BYTES,
-        Request::Attach(_) => KEYS_PER_REQUEST_MAX * AttachedRecord::BYTES,
+        // How many blocks the lease has is known with the answer only: nothing else is read before.
+        Request::Attach(_) => OWED_PAUSE_BYTES,
         // A listed block may live on both media.
         Request::List(list) => 2 * list.limit as usize * ResidentRecord::BYTES,
         Request::Commit(_, slots) | Request::Abort(_, slots) => slots.len() * OutcomeRecord::BYTES,

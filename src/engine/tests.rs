@@ -30,7 +30,7 @@ impl Rig {
             shards: 1,
             page_kind: PageKindNumber::Small,
         };
-        let mut hub = EngineHub::new(ShardIndex(0), greeting);
+        let mut hub = EngineHub::new(ShardIndex(0), greeting, CONNECTIONS_MAX);
         let id = hub.open(1).expect("the first connection");
         let mut rig = Rig { hub, id };
         let hello = HelloBody {
@@ -387,4 +387,116 @@ fn only_host_memory_is_promised() {
     assert!(rig.commands().is_empty());
     rig.prefix(Operation::Acquire, 11, prefix_body(0), 1);
     assert_eq!(rig.commands().len(), 1, "a refused id is free");
+}
+
+#[test]
+fn cancels_of_one_request_stop_it_once() {
+    let mut rig = Rig::new();
+    rig.ask_bare(Operation::Sync, 10);
+    assert_eq!(rig.commands().len(), 1);
+    let mut frames = Vec::new();
+    for request_id in 100..5_100 {
+        let cancel = orbitkv_wire::engine::requests::CancelBody { request_id: 10 };
+        append_request(&mut frames, Operation::Cancel, request_id, 0, &cancel, NONE);
+    }
+    rig.bytes(&frames);
+    assert_eq!(rig.answers().len(), 5_000, "each Cancel is answered");
+    rig.hub.on_time(Moment(u64::MAX));
+    assert_eq!(rig.commands().len(), 1, "the shard is told once, whatever else comes");
+}
+
+#[test]
+fn a_closed_connection_keeps_no_answers() {
+    let mut rig = Rig::registered();
+    rig.ask_bare(Operation::Sync, 9);
+    for request_id in 10..20 {
+        rig.prefix(Operation::Acquire, request_id, prefix_body(0), 2);
+    }
+    rig.register(20, "a");
+    let mut register = None;
+    let mut commands = Vec::new();
+    for errand in rig.errands() {
+        match errand {
+            Errand::Register(tag, _) => register = Some(tag),
+            Errand::Commands(parts) => {
+                commands.extend(parts.into_iter().map(|(_, tag, command)| (tag, command)))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    rig.hub.on_closed(rig.id);
+    for (tag, command) in commands {
+        match command {
+            Command::Sync => rig.reply(tag, Outcome::Synced(orbitkv_wire::identity::Sequence(1))),
+            Command::Acquire { .. } => {
+                let decided = |index, done| Outcome::Blocks {
+                    blocks: vec![BlockRecord {
+                        index,
+                        outcome: BlockOutcome::Ready as u8,
+                        source: 1,
+                        offset: 0,
+                        bytes: 4096,
+                    }],
+                    done,
+                };
+                rig.reply(tag, decided(0, false));
+                rig.reply(tag, decided(1, true));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    rig.hub.on_registered(register.expect("sent"), Ok(InstanceId(1)));
+    let connection = rig.connection();
+    assert_eq!((connection.outbound.len(), connection.owed_bytes, connection.unanswered()), (0, 0, 0));
+    assert_eq!(connection.ledger.bytes_used(), 0, "nobody can repeat a request on a closed socket");
+}
+
+#[test]
+fn a_silent_connection_keeps_neither_room_nor_old_answers() {
+    let mut rig = Rig::registered();
+    rig.prefix(Operation::Query, 10, prefix_body(0), bounds::QUERY_HASHES_MAX);
+    rig.ask_bare(Operation::Sync, 11);
+    for (tag, command) in rig.commands() {
+        match command {
+            Command::Sync => rig.reply(tag, Outcome::Synced(orbitkv_wire::identity::Sequence(1))),
+            _ => rig.reply(tag, Outcome::Places(Vec::new())),
+        }
+    }
+    assert_eq!(rig.answers().len(), 2);
+    let kept = |rig: &Rig| (rig.connection().inbound.capacity(), rig.connection().ledger.bytes_used());
+    assert!(kept(&rig).0 <= 16 * 1024, "room for half a MiB of hashes is not kept");
+    assert!(kept(&rig).1 > 0);
+    let mut looks = 0;
+    while let Some(at) = rig.hub.next_deadline() {
+        rig.hub.on_time(at);
+        looks += 1;
+        assert!(looks < 20, "no timer of a connection at rest runs for ever");
+    }
+    assert_eq!(kept(&rig).1, 0, "answers are forgotten without another request");
+    rig.ask_bare(Operation::Sync, 12);
+    rig.hub.on_closed(rig.id);
+    assert_eq!(rig.hub.ledger_looks.len(), 0);
+}
+
+#[test]
+fn attaches_are_answered_one_after_the_other() {
+    let mut rig = Rig::registered();
+    let mut frames = Vec::new();
+    for request_id in 10..30 {
+        append_request(&mut frames, Operation::Attach, request_id, 0, &LeaseBody { lease: [9; 16] }, NONE);
+    }
+    rig.bytes(&frames);
+    let block = orbitkv_shards::shard::command::Attached {
+        block: orbitkv_wire::identity::BlockHash([3; 32]),
+        group: orbitkv_wire::identity::GroupId(0),
+        offset: 0,
+        bytes: 4096,
+    };
+    for request_id in 10..30 {
+        let commands = rig.commands();
+        assert_eq!(commands.len(), 1, "as large as a lease may be, only one answer waits");
+        rig.reply(commands[0].0, Outcome::Attached(vec![block; bounds::QUERY_HASHES_MAX]));
+        assert!(rig.answers().iter().all(|answer| *answer == (request_id, Status::Ok)));
+    }
+    assert_eq!(rig.connection().owed_bytes, 0);
 }

@@ -161,51 +161,38 @@ pub struct NodeArgs {
     #[serde(deserialize_with = "one_or_many")]
     pub engine_uid: Vec<u32>,
 
-    /// Not in this version: etcd endpoints
-    #[arg(long, value_name = "URL,URL", env = "ORBITKV_ETCD", help_heading = "Peers (not in this version)")]
+    /// Endpoints of etcd; with them the node joins a cluster. All http:// or all https://
+    /// [default: none, the node is standalone]
+    #[arg(long, value_name = "URL,URL", env = "ORBITKV_ETCD", help_heading = "Cluster")]
     pub etcd: Option<String>,
 
-    /// Not in this version: CA of etcd
-    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_CA", help_heading = "Peers (not in this version)")]
+    /// Certificate of the authority that etcd's certificate is checked against (PEM)
+    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_CA", help_heading = "Cluster")]
     pub etcd_ca: Option<PathBuf>,
 
-    /// Not in this version: client certificate for etcd
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "ORBITKV_ETCD_CERT",
-        help_heading = "Peers (not in this version)"
-    )]
+    /// Certificate of this node for etcd (PEM); needs --etcd-key
+    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_CERT", help_heading = "Cluster")]
     pub etcd_cert: Option<PathBuf>,
 
-    /// Not in this version: client key for etcd
-    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_KEY", help_heading = "Peers (not in this version)")]
+    /// Key of that certificate (PEM, mode 0600)
+    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_KEY", help_heading = "Cluster")]
     pub etcd_key: Option<PathBuf>,
 
-    /// Not in this version: etcd user and password file
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "ORBITKV_ETCD_USER_FILE",
-        help_heading = "Peers (not in this version)"
-    )]
+    /// File (mode 0600) with `user:password` for etcd
+    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_USER_FILE", help_heading = "Cluster")]
     pub etcd_user_file: Option<PathBuf>,
 
-    /// Not in this version: cluster to join
-    #[arg(long, value_name = "NAME", env = "ORBITKV_CLUSTER", help_heading = "Peers (not in this version)")]
+    /// Cluster to join, the same on every node, 1 to 64 of a-z 0-9 -
+    #[arg(long, value_name = "NAME", env = "ORBITKV_CLUSTER", help_heading = "Cluster")]
     pub cluster: Option<String>,
 
-    /// Not in this version: address peers reach this node at
-    #[arg(
-        long,
-        value_name = "IP:BASEPORT",
-        env = "ORBITKV_PEER_ADDR",
-        help_heading = "Peers (not in this version)"
-    )]
+    /// Where peers reach this node: the address of this host and the port of shard 0; shard s has
+    /// the s-th port after it
+    #[arg(long, value_name = "IP:BASEPORT", env = "ORBITKV_PEER_ADDR", help_heading = "Cluster")]
     pub peer_addr: Option<String>,
 
-    /// Not in this version: failure zone of this host
-    #[arg(long, value_name = "ZONE", env = "ORBITKV_ZONE", help_heading = "Peers (not in this version)")]
+    /// Failure zone of this host, 1 to 64 of a-z 0-9 -  [default: none]
+    #[arg(long, value_name = "ZONE", env = "ORBITKV_ZONE", help_heading = "Cluster")]
     pub zone: Option<String>,
 
     /// Not in this version: namespace to subscribe to (repeatable)
@@ -316,18 +303,26 @@ impl NodeArgs {
         }
     }
 
+    /// The first setting of a cluster that was given beside `--etcd`, and its value.
+    #[must_use]
+    pub(super) fn first_of_cluster(&self) -> Option<(&'static str, String)> {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let given = [
+            ("--cluster", self.cluster.clone()),
+            ("--peer-addr", self.peer_addr.clone()),
+            ("--zone", self.zone.clone()),
+            ("--etcd-ca", path(&self.etcd_ca)),
+            ("--etcd-cert", path(&self.etcd_cert)),
+            ("--etcd-key", path(&self.etcd_key)),
+            ("--etcd-user-file", path(&self.etcd_user_file)),
+        ];
+        given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))
+    }
+
     /// The first setting that needs peers or another part that this version has not, if any was given.
     #[must_use]
     pub fn beyond_this_version(&self) -> Option<&'static str> {
         let given = [
-            ("etcd", self.etcd.is_some()),
-            ("etcd-ca", self.etcd_ca.is_some()),
-            ("etcd-cert", self.etcd_cert.is_some()),
-            ("etcd-key", self.etcd_key.is_some()),
-            ("etcd-user-file", self.etcd_user_file.is_some()),
-            ("cluster", self.cluster.is_some()),
-            ("peer-addr", self.peer_addr.is_some()),
-            ("zone", self.zone.is_some()),
             ("metadata-namespace", !self.metadata_namespace.is_empty()),
             ("metadata-empty-scope", self.metadata_empty_scope.is_some()),
             ("index-budget", self.index_budget.is_some()),

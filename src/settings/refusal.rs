@@ -20,7 +20,7 @@ pub enum SettingsError {
         remedy: String,
     },
     /// A setting whose part is not in this version.
-    #[error("--{setting} is not in this version: standalone only; remove it, it would have no effect")]
+    #[error("--{setting} is not in this version; remove it, it would have no effect")]
     NotInThisVersion {
         /// The flag without dashes.
         setting: &'static str,

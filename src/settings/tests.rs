@@ -190,15 +190,7 @@ fn refusals_name_setting_value_bound_and_remedy() {
 
 #[test]
 fn what_this_version_has_not_is_refused_not_ignored() {
-    let table: [&[&str]; 17] = [
-        &["--etcd", "http://a"],
-        &["--etcd-ca", "a"],
-        &["--etcd-cert", "a"],
-        &["--etcd-key", "a"],
-        &["--etcd-user-file", "a"],
-        &["--cluster", "a"],
-        &["--peer-addr", "1.2.3.4:5"],
-        &["--zone", "a"],
+    let table: [&[&str]; 9] = [
         &["--metadata-namespace", "a"],
         &["--metadata-empty-scope"],
         &["--metadata-empty-scope=false"],
@@ -212,7 +204,7 @@ fn what_this_version_has_not_is_refused_not_ignored() {
     for flags in table {
         let name = flags[0].split('=').next().expect("a flag");
         let text = refusal(flags, 2);
-        assert!(text.starts_with(name) && text.contains("not in this version: standalone only"), "{text}");
+        assert!(text.starts_with(name) && text.contains("not in this version"), "{text}");
     }
     assert!(resolve(&["--ssd-backend", "ring"], 2).is_ok());
 }
@@ -312,4 +304,60 @@ fn variables_lie_between_flags_and_file() {
     let args = parse(&["--dram", "2gib"]).over(below);
     assert_eq!((args.dram, args.ssd), (Some(ByteSize(2 * GIB)), Some(ByteSize(5 * GIB))));
     assert_eq!((args.journal, args.engine_uid), (Some(ByteSize(7 * MIB)), vec![1, 2]));
+}
+
+const CLUSTER: [&str; 6] = [
+    "--etcd",
+    "http://10.0.0.1:2379,http://10.0.0.2:2379/",
+    "--cluster",
+    "prod",
+    "--peer-addr",
+    "10.0.0.7:7100",
+];
+
+#[test]
+fn a_cluster_needs_etcd_a_name_and_an_address() {
+    let cluster = resolve(&CLUSTER, 2).expect("legal").cluster.expect("a cluster");
+    assert_eq!(cluster.etcd, ["http://10.0.0.1:2379", "http://10.0.0.2:2379"]);
+    assert_eq!((cluster.peer_address.port(), cluster.zone.as_str()), (7100, ""));
+    assert_eq!(cluster.keyspace.prefix(), "/orbitkv/v2/prod/");
+    assert_eq!(resolve(&[], 2).expect("legal").cluster, None);
+    for (flags, parts) in [
+        (&["--cluster", "prod"][..], &["--cluster prod", "standalone", "add --etcd URL"][..]),
+        (&["--zone", "a"], &["--zone a", "standalone"]),
+        (&["--etcd-key", "k"], &["--etcd-key k", "standalone"]),
+        (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
+        (&["--etcd", "http://a:1", "--cluster", "c"], &["--etcd", "add --peer-addr"]),
+    ] {
+        let text = refusal(flags, 2);
+        parts.iter().for_each(|part| assert!(text.contains(part), "no {part} in {text}"));
+    }
+}
+
+#[test]
+fn settings_of_a_cluster_have_bounds() {
+    for (flags, parts) in [
+        (&["--etcd", "10.0.0.1:2379"][..], &["--etcd", "http://", "write it like"][..]),
+        (&["--etcd", "http://a:1,https://b:1", "--etcd-ca", "f"], &["--etcd", "all with http://"]),
+        (&["--etcd", "https://a:1"], &["--etcd", "add --etcd-ca FILE"]),
+        (&["--etcd-ca", "f"], &["--etcd-ca f", "https"]),
+        (
+            &["--etcd", "https://a:1", "--etcd-ca", "f", "--etcd-cert", "c"],
+            &["--etcd-cert c", "add --etcd-key"],
+        ),
+        (
+            &["--etcd", "https://a:1", "--etcd-ca", "f", "--etcd-key", "k"],
+            &["--etcd-key k", "add --etcd-cert"],
+        ),
+        (&["--cluster", "Prod/1"], &["--cluster \"Prod/1\"", "1 to 64 bytes"]),
+        (&["--zone", "A"], &["--zone \"A\"", "1 to 64 bytes"]),
+        (&["--peer-addr", "host:7100"], &["--peer-addr host:7100", "write it like"]),
+        (&["--peer-addr", "0.0.0.0:7100"], &["--peer-addr 0.0.0.0:7100", "cannot send"]),
+        (&["--peer-addr", "10.0.0.7:0"], &["--peer-addr", "lower port that is not 0"]),
+        (&["--peer-addr", "10.0.0.7:65535", "--shards", "2"], &["--peer-addr", "2 shards", "lower port"]),
+    ] {
+        let laid = parse(flags).over(parse(&CLUSTER));
+        let text = NodeSettings::resolve(&laid, &machine(2)).expect_err("refused").to_string();
+        parts.iter().for_each(|part| assert!(text.contains(part), "no {part} in {text}"));
+    }
 }

@@ -63,6 +63,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("orbitkv-native", &["orbitkv-wire"]),
     ("orbitkv", &["orbitkv-wire", "orbitkv-shards", "orbitkv-native"]),
     ("orbitkv-bench", &["orbitkv", "orbitkv-wire", "orbitkv-shards", "orbitkv-native"]),
+    ("orbitkv-sim", &["orbitkv-wire", "orbitkv-shards"]),
 ];
 
 /// Dependencies between siblings that the architecture does not have.
@@ -109,6 +110,8 @@ mod planted {
             ("orbitkv-native", "orbitkv-shards"),
             ("orbitkv-native", "orbitkv"),
             ("orbitkv", "orbitkv-bench"),
+            ("orbitkv-shards", "orbitkv-sim"),
+            ("orbitkv-sim", "orbitkv-native"),
         ] {
             let found = direction(&workspace(from, &["serde", to]));
             assert_eq!(found, [format!("{from} depends on {to}")]);

@@ -45,6 +45,18 @@ pub const INTERVAL_BYTES_MAX: usize = 512 * 1024;
 /// Bytes of a node id.
 pub const NODE_ID_BYTES_MAX: usize = 64;
 
+/// Largest record of a member in etcd (chapter 4): membership is read whole, so it stays small.
+pub const MEMBER_RECORD_BYTES_MAX: usize = 1_024;
+
+/// Members of one cluster that are read; far more than are supported (chapter 2.10).
+pub const MEMBERS_MAX: usize = 4_096;
+
+/// Path of a node's peer socket: what a Unix socket address holds.
+pub const PEER_SOCKET_BYTES_MAX: usize = 107;
+
+/// Capabilities a member names.
+pub const CAPABILITIES_MAX: usize = 8;
+
 /// Namespaces of one scope; more are refused, never cut (chapter 2.4).
 pub const SCOPE_NAMESPACES_MAX: usize = 256;
 

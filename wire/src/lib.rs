@@ -9,6 +9,7 @@ mod framed_hash;
 pub mod identity;
 pub mod inventory;
 pub mod layout;
+pub mod membership;
 pub mod namespace;
 mod numbered;
 pub mod scope;

@@ -72,9 +72,9 @@ fn it_succeeds_when_two_readings_find_the_same_views_far_enough() {
     let second = asked(&mut awaits).expect("one reading is not one instant");
     awaits.on_readings(waiter, second, ShardIndex(0), 7, &[reading(0, 1, 12)], Moment(0));
     assert_eq!(awaits.poll_effect(), None, "the other core has not answered");
-    // An answer to the first reading is not one to the second.
+    // An answer to the first reading is not one to the second, and a core answers once.
     awaits.on_readings(waiter, first, ShardIndex(1), 7, &[reading(1, 2, 25)], Moment(0));
-    awaits.on_readings(waiter, second, ShardIndex(0), 7, &[reading(0, 1, 12)], Moment(0));
+    awaits.on_readings(waiter, second, ShardIndex(0), 7, &[reading(0, 9, 12)], Moment(0));
     assert_eq!(awaits.poll_effect(), None);
     awaits.on_readings(waiter, second, ShardIndex(1), 7, &[reading(1, 2, 25)], Moment(0));
     assert_eq!(outcome(&mut awaits), Some(Ok(())));

@@ -12,6 +12,7 @@ use crate::key::NamespaceId;
 const SETTINGS: LeaseSettings = LeaseSettings {
     leases_per_connection_max: 2,
     bytes_per_connection_max: 100,
+    blocks_per_lease_max: 1_000,
     hold_time: Duration::from_nanos(10),
 };
 
@@ -259,4 +260,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_lease_has_no_more_blocks_than_an_attach_can_show() {
+    let mut table = Leases::new(LeaseSettings { blocks_per_lease_max: 3, ..SETTINGS });
+    let (token, mut ended) = (LeaseToken(1), Vec::new());
+    table.open(token, InstanceId(1), ConnectionId(1), &mut ended).unwrap();
+    table.add(token, block(1, 1));
+    let share = table.reserve(token, 1).expect("the second block");
+    table.add(token, block(3, 1));
+    // Another Acquire under the same token adds to the same lease.
+    table.open(token, InstanceId(1), ConnectionId(1), &mut ended).unwrap();
+    assert!(!table.fits(token, 1) && table.reserve(token, 1).is_none());
+    assert!(table.unreserve(share) && table.fits(token, 1), "what is given back is free again");
+    let share = table.reserve(token, 1).expect("the last seat");
+    assert!(table.add_reserved(share, block(2, 1)));
+    assert!(!table.fits(token, 1));
 }

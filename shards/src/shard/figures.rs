@@ -90,7 +90,7 @@ pub struct Figures {
     pub leased_blocks: u64,
     /// Slot bytes of copies that anything uses.
     pub pinned_bytes: u64,
-    /// Acquires and Syncs that wait: now, most ever, refused.
+    /// Acquires, Syncs and Clears that wait: now, most ever, refused.
     pub waiting: [u64; 3],
     /// Write-backs that wait.
     pub write_backs_queued: u64,

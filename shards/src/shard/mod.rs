@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use orbitkv_wire::bounds::QUERY_HASHES_MAX;
 use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, ShardIndex};
 
 use crate::admission::Pool;
@@ -34,6 +35,10 @@ use crate::time::Moment;
 pub use command::{Command, Key, Outcome, Reply, Tag};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use tiers::{Order, OrderKind, TransferId};
+
+/// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
+/// may have had half of a large slice under leases, and its end is no reason to hold the core for so long.
+const UNPINS_PER_SLICE: usize = QUERY_HASHES_MAX;
 
 /// Bounds and places of one shard.
 #[derive(Clone, Debug)]
@@ -56,7 +61,7 @@ pub struct ShardSettings {
     pub reserved_bytes_max: u64,
     /// Write-backs on the device at once.
     pub write_backs_max: usize,
-    /// Acquires and Syncs unanswered at once.
+    /// Acquires, Syncs and Clears unanswered at once.
     pub waiting_max: u64,
     /// Blocks the tables are made for: as many entries, reservations included, and as many slots.
     pub blocks_max: u64,
@@ -71,6 +76,7 @@ impl ShardSettings {
         LeaseSettings {
             leases_per_connection_max: 4_096,
             bytes_per_connection_max: slice_bytes / 2,
+            blocks_per_lease_max: QUERY_HASHES_MAX,
             hold_time: Duration::from_secs(30),
         }
     }
@@ -93,7 +99,11 @@ pub struct Shard {
     waiting: Pool,
     acquires: BTreeMap<Tag, recover::AcquireJob>,
     fills: BTreeMap<CopyId, recover::Fill>,
-    fill_queue: VecDeque<CopyId>,
+    /// Fills that the device has not been given, by turn.
+    fill_queue: BTreeMap<u64, CopyId>,
+    next_fill: u64,
+    /// Acquires of which something is decided and not told.
+    decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
     write_backs: BTreeSet<u64>,
     next_write_back: u64,
@@ -141,7 +151,9 @@ impl Shard {
             waiting: Pool::new("waiting commands", settings.waiting_max),
             acquires: BTreeMap::new(),
             fills: BTreeMap::new(),
-            fill_queue: VecDeque::new(),
+            fill_queue: BTreeMap::new(),
+            next_fill: 0,
+            decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
             next_write_back: 1,
@@ -240,11 +252,14 @@ impl Shard {
     pub fn has_work(&self) -> bool {
         // With a transfer under way its completion makes the core ask anyway.
         let may_write = self.reclaimed && !self.write_queue.is_empty() && self.transfers.is_empty();
-        !self.clears.is_empty() || self.writes_back() && (!self.reclaims.is_empty() || may_write)
+        !self.clears.is_empty()
+            || !self.ended.is_empty()
+            || self.writes_back() && (!self.reclaims.is_empty() || may_write)
     }
 
     /// A bounded slice of the work that is too long for one turn.
     pub fn step(&mut self) {
+        self.unpin_ended();
         self.step_clear();
         if !self.reclaims.is_empty() {
             self.reclaim();
@@ -266,13 +281,15 @@ impl Shard {
 
     /// The next answer.
     pub fn poll_reply(&mut self) -> Option<Reply> {
-        self.replies.pop_front()
+        self.replies.pop_front().or_else(|| self.poll_decided())
     }
 
     fn answer(&mut self, tag: Tag, outcome: Outcome) {
-        let reply =
-            Reply { tag, shard: self.settings.shard, incarnation: self.settings.incarnation, outcome };
-        self.replies.push_back(reply);
+        self.replies.push_back(self.reply(tag, outcome));
+    }
+
+    fn reply(&self, tag: Tag, outcome: Outcome) -> Reply {
+        Reply { tag, shard: self.settings.shard, incarnation: self.settings.incarnation, outcome }
     }
 
     fn state_key(&self, namespaces: &[Option<crate::key::NamespaceId>], key: &Key) -> Option<StateKey> {
@@ -288,10 +305,12 @@ impl Shard {
         self.residents.find(hash, &key?)
     }
 
-    /// Unpins the copies of leases that have just ended.
+    /// Unpins copies of leases that have ended: those of any one lease at once, those of a process that had
+    /// many a slice at a time.
     fn unpin_ended(&mut self) {
         let mut ended = std::mem::take(&mut self.ended);
-        for block in ended.drain(..) {
+        let slice = ended.len().saturating_sub(UNPINS_PER_SLICE);
+        for block in ended.drain(slice..) {
             self.unpin(block.copy);
         }
         self.ended = ended;

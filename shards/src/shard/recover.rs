@@ -8,7 +8,7 @@ use orbitkv_wire::identity::NamespaceDigest;
 
 use super::command::{Attached, Holder};
 use super::save::{Eviction, NoSlot, slot_bytes};
-use super::{Key, Outcome, Shard, Tag};
+use super::{Key, Outcome, Reply, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseToken, LeasedBlock, ReservedShare};
@@ -18,15 +18,20 @@ use crate::time::Moment;
 
 /// An unanswered Acquire.
 pub(super) struct AcquireJob {
+    /// Blocks that are not decided.
     remaining: u32,
+    /// Decided and not told yet: blocks of one turn travel together.
+    decided: Vec<BlockRecord>,
+    /// Every fill it ever waited for, so that giving it up looks at no others.
+    fills: Vec<CopyId>,
     _permit: Permit,
 }
 
 /// How far a fill has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FillStage {
-    /// Waits for the device. A fill that nobody wants any more is not read.
-    Queued,
+    /// Waits for the device, at this place of the queue. A fill that nobody wants any more is not read.
+    Queued(u64),
     /// The device has it: it ends when the device says so.
     Reading,
 }
@@ -53,6 +58,7 @@ pub(super) struct Waiter {
 struct Means {
     permit: Option<Permit>,
     eviction: Eviction,
+    fills: Vec<CopyId>,
 }
 
 /// A block on its way from SSD into a slot.
@@ -153,7 +159,7 @@ impl Shard {
         }
         let mut blocks = Vec::with_capacity(keys.len());
         let mut remaining = 0;
-        let mut means = Means { permit: None, eviction: Eviction::Allowed };
+        let mut means = Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new() };
         // The head first: where the lease bound or the arena ends, it is the tail that is refused.
         for key in keys {
             let found = self.find(key.hash, self.state_key(&ids, key));
@@ -166,7 +172,8 @@ impl Shard {
             self.unpin(block.copy);
         }
         if let Some(permit) = means.permit.filter(|_| remaining > 0) {
-            self.acquires.insert(tag, AcquireJob { remaining, _permit: permit });
+            let (decided, fills) = (Vec::new(), means.fills);
+            self.acquires.insert(tag, AcquireJob { remaining, decided, fills, _permit: permit });
         }
         self.answer(tag, Outcome::Blocks { blocks, done: remaining == 0 });
     }
@@ -201,10 +208,16 @@ impl Shard {
             {
                 Some(self.busy(index))
             }
-            (Dram::Filling(copy), _) => self.wait_for(copy, tag, token, index, bytes),
+            (Dram::Filling(copy), _) => {
+                means.fills.push(copy);
+                self.wait_for(copy, tag, token, index, bytes)
+            }
             (Dram::Absent, Ssd::Resident { placement, .. } | Ssd::Moving { placement, .. }) => {
                 match self.begin_fill(id, placement, FillPurpose::Recover, &mut means.eviction) {
-                    Ok(copy) => self.wait_for(copy, tag, token, index, bytes),
+                    Ok(copy) => {
+                        means.fills.push(copy);
+                        self.wait_for(copy, tag, token, index, bytes)
+                    }
                     Err(_) => Some(self.busy(index)),
                 }
             }
@@ -262,9 +275,11 @@ impl Shard {
         self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
         let entry = self.residents.reference(id);
         let waiters = Vec::new();
-        let stage = FillStage::Queued;
+        let turn = self.next_fill;
+        self.next_fill += 1;
+        let stage = FillStage::Queued(turn);
         self.fills.insert(copy, Fill { entry, placement, stage, purpose, waiters });
-        self.fill_queue.push_back(copy);
+        self.fill_queue.insert(turn, copy);
         Ok(copy)
     }
 
@@ -319,22 +334,26 @@ impl Shard {
         }
     }
 
-    /// Reports one block of a waiting Acquire; blocks of one turn travel together.
+    /// Decides one block of a waiting Acquire.
     fn decide(&mut self, tag: Tag, record: BlockRecord) {
         let job = self.acquires.get_mut(&tag).expect("waiters wait in live jobs");
-        job.remaining -= 1;
-        let finished = job.remaining == 0;
-        if finished {
+        job.remaining = job.remaining.checked_sub(1).expect("a block is decided once");
+        if job.decided.is_empty() {
+            self.decided.push_back(tag);
+        }
+        job.decided.push(record);
+    }
+
+    /// What has been decided of the next Acquire since it was told last.
+    pub(super) fn poll_decided(&mut self) -> Option<Reply> {
+        let tag = self.decided.pop_front()?;
+        let job = self.acquires.get_mut(&tag).expect("an Acquire ends when it has been told all");
+        let blocks = std::mem::take(&mut job.decided);
+        let done = job.remaining == 0;
+        if done {
             self.acquires.remove(&tag);
         }
-        let pending = self.replies.iter_mut().rev().find(|reply| reply.tag == tag);
-        if let Some(Outcome::Blocks { blocks, done }) = pending.map(|reply| &mut reply.outcome) {
-            assert!(!*done, "a finished Acquire decides no more");
-            blocks.push(record);
-            *done = finished;
-        } else {
-            self.answer(tag, Outcome::Blocks { blocks: vec![record], done: finished });
-        }
+        Some(self.reply(tag, Outcome::Blocks { blocks, done }))
     }
 
     pub(super) fn cancel(&mut self, target: Tag, deadline: bool) {
@@ -343,30 +362,30 @@ impl Shard {
             let mut undecided = Vec::new();
             self.forget_waiters(target, |index| undecided.push(index));
             undecided.into_iter().for_each(|index| self.decide(target, refusal(index, outcome)));
-            assert!(!self.acquires.contains_key(&target), "a cancelled Acquire is answered whole");
+            assert_eq!(self.acquires[&target].remaining, 0, "a cancelled Acquire is decided whole");
         }
         self.cancel_sync(target);
     }
 
     /// Takes a tag out of every fill; fills that nobody wants any more are not read.
     fn forget_waiters(&mut self, tag: Tag, mut forgotten: impl FnMut(u32)) {
-        let mut unwanted = Vec::new();
-        for (&copy, fill) in &mut self.fills {
+        let job = self.acquires.get_mut(&tag).expect("a waiting Acquire");
+        for copy in std::mem::take(&mut job.fills) {
+            // A fill that has ended has no waiters, and another one under its number none of this tag.
+            let Some(fill) = self.fills.get_mut(&copy) else { continue };
             let before = fill.waiters.len();
             for waiter in fill.waiters.extract_if(.., |waiter| waiter.tag == tag) {
                 self.leases.unreserve(waiter.share);
                 forgotten(waiter.index);
             }
             let lost_all = fill.waiters.is_empty() && fill.waiters.len() < before;
-            if lost_all && fill.stage == FillStage::Queued && fill.purpose == FillPurpose::Recover {
-                unwanted.push(copy);
+            if let (FillStage::Queued(turn), FillPurpose::Recover, true) =
+                (fill.stage, fill.purpose, lost_all)
+            {
+                self.fill_queue.remove(&turn);
+                self.abandon_fill(copy, BlockOutcome::Cancelled);
             }
         }
-        // In order of the map, hence sorted: the queue is gone through once.
-        if !unwanted.is_empty() {
-            self.fill_queue.retain(|queued| unwanted.binary_search(queued).is_err());
-        }
-        unwanted.into_iter().for_each(|copy| self.abandon_fill(copy, BlockOutcome::Cancelled));
     }
 
     pub(super) fn attach(&mut self, tag: Tag, holder: Holder) {

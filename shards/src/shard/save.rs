@@ -141,8 +141,9 @@ impl Shard {
         });
     }
 
-    /// The last of the list goes first: engines list a prefix from its root, and what is deepest in it is to
-    /// leave DRAM first (ADR 0003).
+    /// A reservation named twice is ended by its first mention. Of those that are ended the last of the list
+    /// goes first: engines list a prefix from its root, and what is deepest in it is to leave DRAM first
+    /// (ADR 0003).
     fn settle(
         &mut self,
         tag: Tag,
@@ -150,8 +151,9 @@ impl Shard {
         reservations: &[(u32, ReservationId)],
         end: impl Fn(&mut Self, Reservation) -> CommitOutcome,
     ) {
-        let outcomes = reservations.iter().rev().map(|&(index, id)| {
-            let reservation = self.reservations.take(id, connection);
+        let taken = reservations.iter().map(|&(index, id)| (index, self.reservations.take(id, connection)));
+        let taken: Vec<(u32, Option<Reservation>)> = taken.collect();
+        let outcomes = taken.into_iter().rev().map(|(index, reservation)| {
             (index, reservation.map_or(CommitOutcome::NotYours, |reservation| end(self, reservation)))
         });
         let outcomes = outcomes.collect();

@@ -108,7 +108,7 @@ impl Shard {
     pub fn poll_order(&mut self) -> Option<Order> {
         self.reclaimed = false;
         self.reclaim();
-        while let Some(copy) = self.fill_queue.pop_front() {
+        while let Some((_, copy)) = self.fill_queue.pop_first() {
             let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
                 // Withdrawn before it was read: nothing to show, so nothing to read.
                 self.abandon_fill(copy, BlockOutcome::Missing);

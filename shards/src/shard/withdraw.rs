@@ -5,13 +5,14 @@ use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};
 
 use super::command::{Media, Resident};
 use super::{Key, Outcome, Shard, Tag};
+use crate::admission::Permit;
 use crate::key::{EntryId, NamespaceId, StateKey};
 use crate::residents::{Dram, Ssd};
 
 /// Entries of a namespace that one turn clears.
 pub(super) const CLEAR_SLICE_ENTRIES: usize = 128;
 
-/// An unanswered Clear. Jobs are at most the requests that connections may have unanswered.
+/// An unanswered Clear.
 pub(super) struct ClearJob {
     tag: Tag,
     namespace: NamespaceId,
@@ -19,6 +20,7 @@ pub(super) struct ClearJob {
     /// The last key looked at; what is saved before it meanwhile stays.
     cursor: Option<StateKey>,
     total: Withdrawn,
+    _permit: Permit,
 }
 
 impl Shard {
@@ -43,9 +45,10 @@ impl Shard {
         let Some(namespace) = self.namespaces.get(namespace) else {
             return self.answer(tag, Outcome::Cleared { removed: 0, in_use: 0 });
         };
+        let Some(permit) = self.waiting.take(1) else { return self.answer(tag, Outcome::Cancelled) };
         let is_first = self.clears.is_empty();
         let total = Withdrawn::default();
-        self.clears.push_back(ClearJob { tag, namespace, media, cursor: None, total });
+        self.clears.push_back(ClearJob { tag, namespace, media, cursor: None, total, _permit: permit });
         if is_first {
             self.step_clear();
         }

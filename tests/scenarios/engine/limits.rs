@@ -224,3 +224,41 @@ fn clients_that_never_read_and_die_leave_nothing() {
     node.await_nothing_held();
     node.assert_serves();
 }
+
+#[test]
+fn many_small_blocks_and_many_connections_stay_within_the_printed_bill() {
+    // Far more than the bill has busy buffers for, and blocks that fill the tables before the media.
+    const ENGINES: u64 = 600;
+    const BLOCKS_EACH: u64 = 16;
+    let node = NodeOrder::default().ssd("64mib").start();
+    let hashes: Vec<[u8; 32]> = (0..QUERY_HASHES_MAX as u64).map(|key| block(key).0).collect();
+    let largest = prefix_request(Operation::Query, 1_000, 0, false, [0; 16], &hashes);
+    let mut engines = Vec::new();
+    for engine in 0..ENGINES {
+        let mut raw = Raw::connect(&node.socket());
+        let generation = raw.hello(&hello_body(0)).arena_generation;
+        raw.register(&small_blocks(&format!("engine-{engine}")));
+        let blocks: Vec<[u8; 32]> =
+            (0..BLOCKS_EACH).map(|key| block(1_000_000 + engine * BLOCKS_EACH + key).0).collect();
+        let frame = raw.reserve(&blocks, SMALL_BYTES);
+        let Answer::Reserve(records) = frame.answer() else { panic!("{frame:?}") };
+        let slots = records.iter().map(|record| record.expect("valid"));
+        let slots = slots.filter(|record| record.outcome == SlotOutcome::Slot as u8);
+        let slots: Vec<u64> = slots.map(|record| record.reservation).collect();
+        raw.settle(Operation::Commit, generation, &slots);
+        // Leases that stay, and the largest request there is.
+        if engine % 4 == 0 {
+            raw.send(&prefix_request(Operation::Acquire, 999, 0, false, [0; 16], &blocks));
+            raw.answers_to(999);
+        }
+        raw.send(&largest);
+        raw.answer_to(1_000);
+        engines.push(raw);
+    }
+    let page = node.metadata();
+    assert_eq!(page.shards[0].engine.connections, ENGINES);
+    assert!(page.shards[0].engine.leases > 0 && page.shards[0].evictions.dram > 0, "{page:#?}");
+    let memory = page.memory;
+    assert!(memory.rss_peak_bytes <= memory.bill_bytes, "{memory:?}");
+    engines.iter_mut().for_each(Raw::ping);
+}

@@ -1,12 +1,14 @@
 //! The device fails the node: reads and writes that end in EIO, and transfers that come short.
 
-use orbitkv::client::BlockOutcome;
+use orbitkv::client::{
+    BlockOutcome, ClientSettings, Group, Medium, Registration, Reserved, Retention, SaveKey,
+};
 use orbitkv::control::report::{SsdFault, SsdState};
 
 use super::ring::{Done, Faults, FaultyRing};
-use super::{doctor, keys, leave_dram, save_through, save_to_ssd};
-use crate::harness::saver::Saver;
-use crate::harness::{Node, NodeOrder, eventually};
+use super::{doctor, keys, leave_dram, named, save_through, save_to_ssd};
+use crate::harness::saver::{GROUP, Saver, block, payload, registration};
+use crate::harness::{Node, NodeOrder, WAIT, eventually};
 
 fn node_and_saver(ring: &FaultyRing) -> (Node, Saver) {
     let node = ring.under(NodeOrder::default()).ssd("256mib").start();
@@ -147,4 +149,88 @@ fn a_node_killed_while_it_writes_back_starts_again_with_an_empty_tier() {
     assert!(outcomes.iter().all(|outcome| *outcome == Some(BlockOutcome::Missing)), "{outcomes:?}");
     save_to_ssd(&node, &mut saver, &saved);
     saver.check_ready(&saved);
+}
+
+/// Blocks of several parts on small pages.
+const LARGE_BYTES: u64 = 3 * 1024 * 1024 + 5;
+
+fn save_large(saver: &mut Saver, key: u64) {
+    let name = SaveKey { block: block(key), group: GROUP, bytes: LARGE_BYTES };
+    let slot = eventually("there is room", || {
+        match saver.client.reserve(saver.namespace, &[name], false, WAIT).expect("answered").remove(0) {
+            Reserved::Slot(slot) => Some(slot),
+            Reserved::Busy => None,
+            other => panic!("{other:?}"),
+        }
+    });
+    let mut slots = vec![slot];
+    slots[0].copy_in(0, &payload(key, 0, LARGE_BYTES as usize)).expect("the slot is ours");
+    saver.client.commit(&mut slots, WAIT).expect("Commit is answered");
+}
+
+/// What became of each key; what is ready has its bytes.
+fn acquire_large(saver: &mut Saver, keys: &[u64]) -> Vec<Option<BlockOutcome>> {
+    let acquired = saver.acquire(keys);
+    let outcomes = keys.iter().zip(&acquired.blocks).map(|(&key, block)| match block {
+        Ok(ready) => {
+            let bytes = ready.bytes().expect("under a live lease");
+            assert!(bytes == payload(key, 0, LARGE_BYTES as usize), "key {key} has wrong bytes");
+            None
+        }
+        Err(outcome) => Some(*outcome),
+    });
+    let outcomes = outcomes.collect();
+    if let Some(lease) = &acquired.lease {
+        saver.client.release(lease, WAIT).expect("Release is answered");
+    }
+    outcomes
+}
+
+#[test]
+fn parts_that_fail_and_come_short_at_depth_one_never_show_wrong_bytes() {
+    let large = Registration {
+        groups: vec![Group { group: GROUP, retention: Retention::Full, block_bytes: LARGE_BYTES }],
+        ..registration("large")
+    };
+    let layouts: [&[&str]; 2] = [&["--cores", "1"], &["--cores", "1", "--device-cores", "0"]];
+    for layout in layouts {
+        let ring = FaultyRing::new();
+        let order = ["--arena-pages", "small", "--ssd-depth", "1"].iter().chain(layout);
+        let order =
+            order.fold(ring.under(NodeOrder::default()).ssd("256mib"), |order, word| order.argument(*word));
+        let node = order.start();
+        let mut saver = Saver::with(ClientSettings::new(node.socket()), &large);
+        let saved = keys(10);
+        ring.make(Faults { short_every: 2, ..Faults::default() });
+        saved.iter().for_each(|&key| save_large(&mut saver, key));
+        saver.client.sync(WAIT).expect("Sync is answered");
+        let leave = |saver: &mut Saver| {
+            let dram = Medium::Dram.into();
+            saver.client.evict(saver.namespace, &named(&saved), dram, WAIT).expect("Evict is answered");
+        };
+        leave(&mut saver);
+        assert_eq!(acquire_large(&mut saver, &saved), vec![None; 10], "short transfers are continued");
+        assert!(ring.done().transfers_cut > 20, "{:?}", ring.done());
+        leave(&mut saver);
+        ring.make(Faults { short_every: 3, read_every: 7, ..Faults::default() });
+        let outcomes = acquire_large(&mut saver, &saved);
+        let failed = outcomes.iter().flatten().count();
+        assert!(failed > 0, "a part of some block failed: {:?}", ring.done());
+        let other = outcomes.iter().flatten().find(|outcome| **outcome != BlockOutcome::DeviceError);
+        assert_eq!(other, None);
+        // Writes of which some parts fail are tried again, or their blocks stay in DRAM.
+        ring.make(Faults { short_every: 3, write_every: 9, ..Faults::default() });
+        let more = keys(6);
+        more.iter().for_each(|&key| save_large(&mut saver, key));
+        saver.client.sync(WAIT).expect("Sync is answered");
+        assert!(ring.done().writes_failed > 0);
+        ring.make(Faults::default());
+        assert_eq!(acquire_large(&mut saver, &more), vec![None; 6]);
+        let page = node.metadata();
+        let ssd = &page.shards[0].ssd;
+        assert_eq!((&ssd.state, ssd.checksum_failures), (&SsdState::On, 0));
+        assert_eq!(page.shards[0].queue_peaks.ssd_requests, 2, "as many as a depth of one admits");
+        node.await_nothing_held();
+        node.assert_serves();
+    }
 }

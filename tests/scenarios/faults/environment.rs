@@ -7,11 +7,14 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use orbitkv::cli::http_client::HttpClient;
+use orbitkv::control::metadata::MetadataPage;
 use tempfile::TempDir;
 
 use super::{Said, orbitkv, ring, run};
-use crate::harness::{Node, NodeOrder};
+use crate::harness::{Node, NodeOrder, Raw, eventually, raw};
 
 /// A user without privileges.
 const NOBODY: u32 = 65_534;
@@ -89,6 +92,52 @@ fn an_unprivileged_node_with_little_locked_memory_names_the_limit() {
     let _ = child.kill();
     child.wait().expect("our child");
     assert!(ready, "in memory alone it starts");
+}
+
+/// The node's program under these soft and hard limits of descriptors.
+fn with_descriptors(place: &Place, limits: &str) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--nofile={limits}")).arg(env!("CARGO_BIN_EXE_orbitkv")).args(place.arguments());
+    command
+}
+
+#[test]
+fn with_too_few_descriptors_for_itself_a_node_names_the_limit() {
+    let place = Place::new();
+    let said = run(&mut with_descriptors(&place, "30:40"));
+    said.refused(3, &["may open 40 descriptors", "needs 212", "RLIMIT_NOFILE", "LimitNOFILE", "--shards"]);
+    assert!(!place.run.path().join("engine.sock").exists(), "nothing is left behind");
+}
+
+#[test]
+fn a_node_raises_its_soft_limit_of_descriptors_and_says_how_far_it_goes() {
+    let place = Place::new();
+    let mut child =
+        with_descriptors(&place, "64:1000").stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let said: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with("ready:")).collect();
+    let note = said.iter().find(|line| line.contains("descriptors")).expect("a note");
+    assert!(note.contains("may open 1000") && note.contains("198 engine connections"), "{note}");
+    let address = said.iter().find_map(|line| line.strip_prefix("http on ")).expect("it says where");
+    let http = HttpClient::new(address).expect("an address");
+    let socket = place.run.path().join("engine.sock");
+    // Far more than the soft limit had room for, each of them served.
+    let mut engines: Vec<Raw> = (0..198).map(|_| Raw::greeted(&socket)).collect();
+    engines.iter_mut().for_each(Raw::ping);
+    // Those beyond are turned away, and the operator still gets through.
+    for _ in 0..100 {
+        Raw::connect(&socket).expect_end();
+    }
+    let page: MetadataPage = http.get_as("/cache/metadata").expect("an answer").0;
+    assert_eq!(page.shards[0].engine.connections, 198);
+    drop(engines);
+    let mut last = eventually("a seat is free again", || {
+        let mut raw = Raw::connect(&socket);
+        raw.next_within(Duration::from_millis(100)).is_none().then_some(raw)
+    });
+    last.hello(&raw::hello_body(0));
+    let _ = child.kill();
+    child.wait().expect("our child");
 }
 
 /// What a second daemon says, and that the first one does not notice.

@@ -135,14 +135,6 @@ fn an_ssd_without_a_directory_is_refused() {
 fn what_this_version_has_not_is_refused_by_name() {
     let attempt = Attempt::new();
     for (setting, value) in [
-        ("--etcd", "http://127.0.0.1:2379"),
-        ("--etcd-ca", "ca.pem"),
-        ("--etcd-cert", "cert.pem"),
-        ("--etcd-key", "key.pem"),
-        ("--etcd-user-file", "user"),
-        ("--cluster", "c"),
-        ("--peer-addr", "10.0.0.1:7000"),
-        ("--zone", "a"),
         ("--metadata-namespace", "n"),
         ("--metadata-empty-scope", "true"),
         ("--index-budget", "1gib"),
@@ -177,7 +169,7 @@ fn a_configuration_file_is_refused_by_file_key_and_remedy() {
         ("dram = \"lots\"\n", &["node.toml", "lots", "8gb, 512kib or 65536"]),
         ("dram = [\n", &["--config", "node.toml", "line 1"]),
         ("config = \"other.toml\"\n", &["node.toml", "cannot name another file"]),
-        ("etcd = \"http://127.0.0.1:2379\"\n", &["--etcd", "not in this version"]),
+        ("etcd = \"http://127.0.0.1:2379\"\n", &["--etcd", "add --cluster NAME"]),
     ] {
         let file = file(text);
         attempt.refused(&["--config", file.to_str().expect("text")], parts);

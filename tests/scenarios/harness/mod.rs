@@ -1,5 +1,8 @@
 //! What scenarios share: a node as a child process, engines as processes of their own, raw frames.
 
+// The tests of membership use all of it.
+#[allow(dead_code)]
+pub mod etcd;
 pub mod node;
 pub mod page;
 pub mod process;
@@ -8,6 +11,7 @@ pub mod saver;
 
 use std::time::{Duration, Instant};
 
+pub use etcd::Etcd;
 pub use node::{Node, NodeOrder};
 pub use page::Held;
 pub use process::EngineProcess;

@@ -22,6 +22,7 @@ use super::{Held, Raw, Saver, WAIT, eventually};
 /// What a node is started with. The defaults: 64 MiB of DRAM, no SSD, one shard.
 #[derive(Clone, Debug)]
 pub struct NodeOrder {
+    name: String,
     dram: String,
     ssd: Option<String>,
     shards: u16,
@@ -34,6 +35,7 @@ pub struct NodeOrder {
 impl Default for NodeOrder {
     fn default() -> NodeOrder {
         NodeOrder {
+            name: "scenario".to_owned(),
             dram: "64mib".to_owned(),
             ssd: None,
             shards: 1,
@@ -46,6 +48,12 @@ impl Default for NodeOrder {
 }
 
 impl NodeOrder {
+    /// Another name than `scenario`.
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.to_owned();
+        self
+    }
+
     pub fn dram(mut self, size: &str) -> Self {
         self.dram = size.to_owned();
         self
@@ -146,7 +154,7 @@ impl Node {
     fn spawn(&mut self) -> Result<(), Ended> {
         assert!(self.running.is_none(), "the earlier process has ended");
         let mut command = Command::new(env!("CARGO_BIN_EXE_orbitkv"));
-        command.args(["node", "--node-id", "scenario", "--http", "127.0.0.1:0"]);
+        command.args(["node", "--node-id", &self.order.name, "--http", "127.0.0.1:0"]);
         command.arg("--engine-socket").arg(self.socket());
         command.args(["--dram", &self.order.dram, "--shards", &self.order.shards.to_string()]);
         if let Some(cores) = &self.order.cores {

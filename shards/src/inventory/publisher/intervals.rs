@@ -202,6 +202,25 @@ impl Intervals {
             let place = places.binary_search_by_key(scope, |(scope, _)| *scope);
             place.is_ok_and(|place| places[place].1 <= *from)
         });
+        self.forget_surplus();
+    }
+
+    /// Of each scope, only the newest pieces are kept: who is further behind has its own encoded again, at
+    /// no cost to the others' memory.
+    fn forget_surplus(&mut self) {
+        if self.pieces.len() <= PIECES_MAX {
+            return;
+        }
+        let (mut of_scope, mut kept) = (None, 0);
+        let is_surplus = |(scope, _): &&(ScopeDigest, Sequence)| {
+            kept = if of_scope == Some(*scope) { kept + 1 } else { 1 };
+            of_scope = Some(*scope);
+            kept > PIECES_MAX
+        };
+        let surplus: Vec<_> = self.pieces.keys().rev().filter(is_surplus).copied().collect();
+        for key in surplus {
+            self.pieces.remove(&key);
+        }
     }
 
     /// Forgets encoded pieces that no ledger holds; whether any was. They are encoded again when needed.
@@ -220,6 +239,12 @@ impl Intervals {
         self.pieces.clear();
     }
 
+    /// Whether nothing is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// Pieces kept.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -235,6 +260,9 @@ impl Intervals {
         })
     }
 }
+
+/// Pieces kept for the subscribers of one scope that lag.
+pub const PIECES_MAX: usize = 16;
 
 /// The most that one change adds to a body.
 const CHANGE_BYTES_MAX: usize = RECORD_BYTES + NAMESPACE_BYTES;

@@ -14,9 +14,8 @@ use crate::time::Moment;
 #[derive(Debug)]
 struct Outstanding {
     frame: u64,
-    bytes: usize,
     left_at: Moment,
-    /// Keeps the bytes charged while the receiver may not have them.
+    /// Its bytes stay charged while the receiver may not have them.
     body: Rc<SharedBody>,
 }
 
@@ -62,13 +61,14 @@ impl Ledger {
     ///
     /// # Panics
     /// If there is no credit for it, or a later frame has left.
-    pub fn record(&mut self, frame: u64, bytes: usize, body: Rc<SharedBody>, now: Moment) {
+    pub fn record(&mut self, frame: u64, body: Rc<SharedBody>, now: Moment) {
+        let bytes = body.frame_bytes();
         assert!(self.has_credit(bytes), "no frame leaves without credit");
         assert!(
             self.outstanding.back().is_none_or(|last| last.frame < frame),
             "frames are numbered in order"
         );
-        self.outstanding.push_back(Outstanding { frame, bytes, left_at: now, body });
+        self.outstanding.push_back(Outstanding { frame, left_at: now, body });
         self.outstanding_bytes += bytes;
         self.recorded_bytes += bytes as u64;
         self.assert_invariants();
@@ -78,7 +78,7 @@ impl Ledger {
     pub fn on_ack(&mut self, consumed_frame: u64) -> usize {
         let mut returned = 0;
         while let Some(first) = self.outstanding.front().filter(|first| first.frame <= consumed_frame) {
-            returned += first.bytes;
+            returned += first.body.frame_bytes();
             self.outstanding.pop_front();
         }
         self.outstanding_bytes -= returned;
@@ -114,7 +114,7 @@ impl Ledger {
         assert!(self.outstanding_bytes <= self.window_bytes, "the window holds");
         debug_assert_eq!(
             self.outstanding_bytes,
-            self.outstanding.iter().map(|frame| frame.bytes).sum::<usize>(),
+            self.outstanding.iter().map(|frame| frame.body.frame_bytes()).sum::<usize>(),
             "each frame is worth what was recorded"
         );
     }

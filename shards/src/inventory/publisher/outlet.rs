@@ -71,7 +71,7 @@ impl Outlet {
         self.figures.on_sent(body.kind(), frame_bytes);
         session.served_bytes += frame_bytes as u64;
         self.push(id, session, body.kind(), body.count(), Rc::clone(body.bytes()), stamp);
-        session.ledger.record(session.frames_sent, frame_bytes, body, stamp.now);
+        session.ledger.record(session.frames_sent, body, stamp.now);
     }
 
     /// A message without changes leaves, if there is credit and room for it.

@@ -126,7 +126,8 @@ impl Publisher {
             return Err(Violation::FrameBound { bytes });
         }
         match open.resume {
-            Some(resume) if self.is_own(open) && resume.sequence > head => {
+            // After a fence the journal is already that of the next life.
+            Some(resume) if self.life == Life::Registered && self.is_own(open) && resume.sequence > head => {
                 Err(Violation::BeyondHead { found: resume.sequence, head })
             }
             _ => Ok(bytes),

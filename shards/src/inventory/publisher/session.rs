@@ -10,7 +10,7 @@ use orbitkv_wire::identity::{NodeId, Sequence, SnapshotId};
 use orbitkv_wire::inventory::{Binding, ResetCause, Resume, Tag};
 use orbitkv_wire::scope::ScopeDigest;
 
-use super::frame::{Frame, MESSAGE_BYTES_MAX};
+use super::frame::Frame;
 use super::ledger::Ledger;
 use super::scan::Scan;
 use super::settings::{LIVENESS_INTERVAL, PERMIT_IDLE, PROGRESS_INTERVAL, RETRY_REST_MAX, RETRY_REST_MIN};
@@ -149,7 +149,7 @@ pub struct Session {
     pub view: Option<View>,
     /// A barrier of the receiver wants to be told as soon as this is covered.
     pub flush_through: Option<Sequence>,
-    /// A quiet interval that it has not been told of ends here.
+    /// A quiet interval ends here of which it is to be told when the time has come.
     pub quiet_through: Option<Sequence>,
     /// When a frame was last built for it.
     pub left_at: Moment,
@@ -291,8 +291,7 @@ impl Session {
         let phase = match self.phase {
             Phase::Resting { until } => Some(until),
             Phase::Permitted { idle_since, .. } => Some(idle_since + PERMIT_IDLE),
-            // One that has no credit is woken by its acknowledgement.
-            Phase::Following { .. } if !blocked && self.ledger.has_credit(MESSAGE_BYTES_MAX) => {
+            Phase::Following { .. } if !blocked => {
                 self.quiet_through.map(|_| self.moved_at + PROGRESS_INTERVAL)
             }
             _ => None,

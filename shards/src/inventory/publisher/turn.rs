@@ -149,6 +149,9 @@ impl Publisher {
             .map(|(id, _)| id)
             .collect();
         for id in due {
+            if !self.connections.contains_key(&id) {
+                continue; // it gave way to one before it
+            }
             match &self.session(id).phase {
                 &Phase::Resuming(resume) => self.resume(id, resume, turn),
                 &Phase::Resetting { cause, rest } => self.tell_reset(id, cause, rest, turn),
@@ -269,6 +272,8 @@ impl Publisher {
             if let State::Open(session) = &mut connection.state
                 && session.class(self.exposed) == Some(class)
             {
+                // Found again when it is served; until then another deadline brings the turn.
+                session.quiet_through = None;
                 if connection.blocked {
                     session.held_through = self.exposed;
                 } else {
@@ -292,8 +297,9 @@ impl Publisher {
             }
             Next::Quiet { through } if through > told => {
                 let session = self.session(id);
-                session.quiet_through = Some(through);
                 let is_due = session.is_progress_due(through, turn.now);
+                // One that is due and cannot leave waits for credit or room, not for a time.
+                session.quiet_through = (!is_due).then_some(through);
                 if is_due && self.send_message(id, &FromSource::Progress { through }, turn) {
                     self.session(id).tell(through, turn.now);
                 }
@@ -568,6 +574,9 @@ impl Publisher {
     }
 
     fn forget_passed(&mut self) {
+        if self.intervals.is_empty() {
+            return;
+        }
         let mut places: Vec<_> =
             (self.sessions()).filter_map(|(_, session)| Some((session.scope(), session.place()?))).collect();
         self.intervals.forget_passed(&mut places);

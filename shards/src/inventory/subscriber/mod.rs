@@ -237,7 +237,8 @@ impl Subscriber {
     }
 
     /// One bounded slice of what is due: a step of a large frame or the next frame that waits, a step of
-    /// the sweep, and deadlines. True if more is due now.
+    /// the sweep, and deadlines. True if more is due now. A turn is due after every input, too: what inputs
+    /// leave behind for the sweep is seen here only.
     pub fn turn(&mut self, index: &mut Index<'_>, now: Moment) -> bool {
         self.retire_orphans(index);
         if self.membership.is_valid() {

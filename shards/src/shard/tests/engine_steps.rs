@@ -108,7 +108,8 @@ impl Case {
         for (index, outcome) in outcomes {
             let id = chosen[index as usize];
             let ours = self.model.held.get(&id).is_some_and(|held| held.connection == connection);
-            if !ours {
+            let named_before = chosen[..index as usize].contains(&id);
+            if !ours || named_before {
                 assert_eq!(outcome, CommitOutcome::NotYours);
                 self.model.count("not yours");
                 continue;

@@ -85,6 +85,7 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         drop_memory_entries: 64,
         leases: LeaseSettings {
             leases_per_connection_max: 6,
+            blocks_per_lease_max: 1_000,
             bytes_per_connection_max: bytes / 2,
             hold_time: Duration::from_nanos(1_000),
         },

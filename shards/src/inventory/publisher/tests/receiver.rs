@@ -64,6 +64,7 @@ pub struct Receiver {
     pub frames_heard: u64,
     pub frames_said: u64,
     pub head_heard: u64,
+    pub bytes_heard: usize,
     pub accepts: bool,
     pub heard: Vec<Heard>,
     /// Frames to the source.
@@ -85,6 +86,7 @@ impl Receiver {
             frames_heard: 0,
             frames_said: 1,
             head_heard: 0,
+            bytes_heard: 0,
             accepts: true,
             heard: Vec::new(),
             says: vec![frame],
@@ -151,6 +153,7 @@ impl Receiver {
         assert!(header.head >= self.head_heard && header.head <= shard.journal.head().0);
         self.frames_heard = header.frame;
         self.head_heard = header.head;
+        self.bytes_heard += bytes.len();
         let body = &bytes[HEADER_BYTES..];
         let message = decode_from_source(&header, body).unwrap();
         if !matches!(message, FromSource::Liveness { .. } | FromSource::OpenRefused { .. }) {

@@ -1,7 +1,7 @@
 //! When there is no room: nothing is half done, nothing is tried in a loop.
 
-use orbitkv_wire::identity::{NamespaceDigest, SnapshotId};
-use orbitkv_wire::inventory::{FromRequester, FromSource, ResetCause};
+use orbitkv_wire::identity::{GroupId, Medium, NamespaceDigest, Sequence, SnapshotId};
+use orbitkv_wire::inventory::{ChangesWriter, FromRequester, FromSource, ResetCause, WireChange};
 use orbitkv_wire::scope::Scope;
 
 use super::rig::*;
@@ -199,12 +199,7 @@ fn a_namespace_too_many_is_refused_by_name_and_nothing_of_its_frame_is_applied()
     let said = |sequence| vec![put(1, sequence)];
     let body = |number: u64, changes: &[Said]| {
         changes_body(
-            |writer| {
-                writer.delta(
-                    orbitkv_wire::identity::Sequence(10 + number),
-                    orbitkv_wire::identity::Sequence(11 + number),
-                )
-            },
+            |writer| writer.delta(Sequence(10 + number), Sequence(11 + number)),
             namespace(number as u8),
             changes,
         )
@@ -219,4 +214,19 @@ fn a_namespace_too_many_is_refused_by_name_and_nothing_of_its_frame_is_applied()
     rig.send(connection, 20, &body(8, &said(19)));
     assert_eq!(rig.closed(connection), Some("namespaces"));
     assert_eq!((rig.applied("a", 1), rig.standing(), rig.found(1)), (Some(18), Standing::Partial, vec![5]));
+}
+
+#[test]
+fn namespaces_of_a_frame_are_interned_all_or_none() {
+    let (mut rig, connection) = Rig::live(10, &[]);
+    let mut writer = ChangesWriter::new(1 << 16);
+    writer.delta(Sequence(10), Sequence(19));
+    for number in 1..=9u8 {
+        let (namespace, change) = (NamespaceDigest([number; 32]), WireChange::Put { bytes: 1 });
+        let sequence = Sequence(10 + u64::from(number));
+        writer.push(&namespace, GroupId(0), &block(1), Medium::Dram, change, sequence).unwrap();
+    }
+    rig.send(connection, 19, &writer.finish());
+    assert_eq!((rig.closed(connection), rig.namespaces.len()), (Some("namespaces"), 0));
+    assert_eq!(rig.partition.accounting().rows, 0);
 }

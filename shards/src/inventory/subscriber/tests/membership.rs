@@ -125,7 +125,9 @@ fn a_fence_ends_sessions_and_a_new_life_goes_on_with_the_views() {
     rig.run();
     assert_eq!(rig.closed(connection), Some("fenced"));
     assert_eq!(rig.standing(), Standing::Unavailable(Unavailable::LeaseExpired));
-    // A membership refresh does not end a fence, but what it proves gone is gone.
+    // Neither a membership refresh nor its failure ends a fence.
+    rig.room.on_membership_invalid(rig.now);
+    assert_eq!(rig.standing(), Standing::Unavailable(Unavailable::LeaseExpired));
     rig.members(2, &[member("a", 1), member("b", 1)]);
     assert_eq!(rig.standing(), Standing::Unavailable(Unavailable::LeaseExpired));
     rig.pass(60_000);

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 
 use orbitkv_wire::identity::{Medium, Sequence, SnapshotId};
-use orbitkv_wire::inventory::{
-    Body, FromRequester, FromSource, Kind, ResetCause, Transcript, TranscriptDigest,
-};
+use orbitkv_wire::inventory::{Body, FromRequester, FromSource, ResetCause, Transcript, TranscriptDigest};
 use proptest::prelude::*;
 
 use super::rig::*;
@@ -360,9 +358,16 @@ impl Run {
         if from >= through {
             return;
         }
-        let body = delta_body(from, through, &self.source.coalesced(from, through));
-        assert_eq!(body.kind, Kind::Delta);
-        self.rig.send(self.connection, head, &body);
+        // Now and then in two frames, of which the second waits for the first.
+        let middle = if back == 0 && length.is_multiple_of(3) { from.midpoint(through) } else { from };
+        let parts = [(from, middle), (middle, through)].into_iter().filter(|(from, through)| from < through);
+        let bodies: Vec<_> = parts
+            .map(|(from, through)| delta_body(from, through, &self.source.coalesced(from, through)))
+            .collect();
+        let frames: Vec<_> = bodies.iter().map(|body| self.rig.frame(self.connection, head, body)).collect();
+        frames.iter().for_each(|bytes| self.rig.send_bytes(self.connection, bytes));
+        self.rig.run();
+        let body = &bodies[0];
         match &mut self.model.phase {
             Phase::Live if from == at => {
                 self.model.view.as_mut().unwrap().1 = through;
@@ -370,7 +375,7 @@ impl Run {
             }
             Phase::Live if through <= at => self.meet("repeated"),
             Phase::Staging(staging) if from == at => {
-                staging.transcript.absorb(&body.bytes);
+                bodies.iter().for_each(|body| staging.transcript.absorb(&body.bytes));
                 (staging.cursor, staging.replaying) = (through, true);
                 self.meet("replay");
             }

@@ -1,0 +1,50 @@
+//! The members as cores are told of them: the map, and how to reach whom.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orbitkv_wire::identity::NodeId;
+use orbitkv_wire::membership::{Contact, MemberRecord};
+
+use crate::members::{Member, MemberMap};
+
+/// All members at one revision, each with its contact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    map: MemberMap,
+    contacts: BTreeMap<NodeId, Arc<Contact>>,
+}
+
+impl Roster {
+    /// The roster of these lives at `revision`.
+    ///
+    /// # Panics
+    /// If a node occurs twice.
+    #[must_use]
+    pub fn new<'a>(revision: u64, records: impl Iterator<Item = &'a MemberRecord>) -> Roster {
+        let mut contacts = BTreeMap::new();
+        let members = records.map(|record| {
+            contacts.insert(record.node, Arc::new(record.contact.clone()));
+            Member {
+                node: record.node,
+                epoch: record.epoch,
+                incarnation: record.incarnation,
+                shards: record.contact.shards,
+                address: record.contact.address,
+            }
+        });
+        Roster { map: MemberMap::new(revision, members.collect()), contacts }
+    }
+
+    /// Who is in the cluster.
+    #[must_use]
+    pub fn map(&self) -> &MemberMap {
+        &self.map
+    }
+
+    /// How to reach a member.
+    #[must_use]
+    pub fn contact(&self, node: NodeId) -> Option<&Arc<Contact>> {
+        self.contacts.get(&node)
+    }
+}

@@ -1,0 +1,7 @@
+//! Membership against a plain model of etcd.
+
+mod etcd;
+mod life;
+mod random;
+mod rig;
+mod view;

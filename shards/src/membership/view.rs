@@ -1,0 +1,271 @@
+//! What this node knows of the members: a snapshot at one revision, brought forward by the watch, and
+//! checked for holes and for a history that was exchanged.
+//!
+//! A hole shows in the versions of a key: they count by one, and an absent key begins at 1. An exchanged
+//! history (etcd restored from an old copy) shows in a revision that went backwards, or in a snapshot
+//! that has other revisions where this node had looked already.
+
+use std::collections::BTreeMap;
+
+use orbitkv_wire::bounds::MEMBERS_MAX;
+use orbitkv_wire::identity::{Incarnation, NodeId};
+use orbitkv_wire::membership::{Key, MemberRecord, RecordError};
+use thiserror::Error;
+
+use super::coordinator::{Event, Snapshot};
+use super::roster::Roster;
+
+/// Nodes whose last epoch is remembered; those that are gone are forgotten beyond it.
+const REMEMBERED_MAX: usize = 2 * MEMBERS_MAX;
+
+/// Why what is known can no longer be brought forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Break {
+    /// The watch left something out.
+    #[error("the watch left out a change before revision {at}")]
+    Hole {
+        /// Revision of the change that does not follow.
+        at: u64,
+    },
+    /// The watch should begin with what etcd no longer keeps.
+    #[error("etcd has compacted what follows revision {after}")]
+    Compacted {
+        /// The last revision known.
+        after: u64,
+    },
+    /// There are more members than are read.
+    #[error("the cluster has more than {MEMBERS_MAX} members")]
+    TooMany,
+}
+
+/// Another history than the one that was read before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum OtherHistory {
+    /// Revisions only grow, unless etcd was restored from an old copy.
+    #[error("etcd's revision went backwards, from {was} to {is}: it was restored from an old copy")]
+    Backwards {
+        /// The largest revision known when it was asked.
+        was: u64,
+        /// What it says now.
+        is: u64,
+    },
+    /// Something that was looked at is not what it was at that revision.
+    #[error("etcd's revision {at} is not what it was: it was restored from an old copy")]
+    Rewritten {
+        /// The revision.
+        at: u64,
+    },
+}
+
+/// What is wrong with a member, which is then no member for this node.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Flaw {
+    /// The record cannot be read.
+    #[error("the member record of {node} is none: {error}")]
+    Record {
+        /// Whose it should be.
+        node: NodeId,
+        /// Why.
+        error: RecordError,
+    },
+    /// The record is somebody else's.
+    #[error("under the name of {node} stands the member record of {other}")]
+    Misplaced {
+        /// The key's node.
+        node: NodeId,
+        /// The record's.
+        other: NodeId,
+    },
+    /// Two incarnations have one epoch: neither is the one.
+    #[error("{node} has two lives with epoch {epoch}: both are refused until it has a higher one")]
+    EqualEpochs {
+        /// The node.
+        node: NodeId,
+        /// Their epoch.
+        epoch: u64,
+    },
+    /// The epoch is lower than one that was there before.
+    #[error("{node} has epoch {epoch} after {highest}: refused")]
+    EpochBackwards {
+        /// The node.
+        node: NodeId,
+        /// What the record says.
+        epoch: u64,
+        /// The highest seen.
+        highest: u64,
+    },
+}
+
+/// A member's key as it was last seen.
+struct Seen {
+    revision: u64,
+    version: u64,
+    record: Option<MemberRecord>,
+}
+
+/// The highest epoch of a node, and whose it is; nobody's once two claimed it.
+struct Highest {
+    epoch: u64,
+    life: Option<Incarnation>,
+}
+
+/// The view.
+#[derive(Default)]
+pub struct View {
+    /// Everything up to here is in; 0 before the first snapshot.
+    known: u64,
+    seen: BTreeMap<NodeId, Seen>,
+    highest: BTreeMap<NodeId, Highest>,
+    flaws: Vec<Flaw>,
+}
+
+impl View {
+    /// The revision up to which everything is in; 0 if nothing was read yet.
+    pub fn known(&self) -> u64 {
+        self.known
+    }
+
+    /// Forgets everything: what follows is another history.
+    pub fn reset(&mut self) {
+        *self = View::default();
+    }
+
+    /// The next flaw that was found.
+    pub fn poll_flaw(&mut self) -> Option<Flaw> {
+        self.flaws.pop()
+    }
+
+    /// The record under a node's name; none if there is none that can be read.
+    pub fn record(&self, node: NodeId) -> Option<&MemberRecord> {
+        self.seen.get(&node)?.record.as_ref()
+    }
+
+    /// Takes a snapshot over. An older one than what is known changes nothing.
+    pub fn install(&mut self, snapshot: &Snapshot) -> Result<Result<(), Break>, OtherHistory> {
+        if snapshot.revision < self.known {
+            return Ok(Ok(()));
+        }
+        self.check_history(snapshot)?;
+        if snapshot.members().count() > MEMBERS_MAX {
+            return Ok(Err(Break::TooMany));
+        }
+        let present: BTreeMap<NodeId, _> = snapshot
+            .members()
+            .filter_map(|entry| match entry.key {
+                Key::Member(node) => Some((node, entry)),
+                _ => None,
+            })
+            .collect();
+        self.seen.retain(|node, _| present.contains_key(node));
+        for (node, entry) in present {
+            if self.seen.get(&node).is_none_or(|seen| seen.revision != entry.revision) {
+                self.see(node, entry.revision, entry.version, &entry.value);
+            }
+        }
+        self.known = snapshot.revision;
+        Ok(Ok(()))
+    }
+
+    /// Whatever changed last at a revision that is known must be known as it stands.
+    fn check_history(&self, snapshot: &Snapshot) -> Result<(), OtherHistory> {
+        if self.known == 0 {
+            return Ok(());
+        }
+        for entry in snapshot.members().filter(|entry| entry.revision <= self.known) {
+            let Key::Member(node) = entry.key else { continue };
+            let same = |seen: &Seen| (seen.revision, seen.version) == (entry.revision, entry.version);
+            if !self.seen.get(&node).is_some_and(same) {
+                return Err(OtherHistory::Rewritten { at: entry.revision });
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the view forward by what the watch shows; whether a member changed. What is known already
+    /// is passed over: a watch that was opened again may repeat it.
+    pub fn apply(&mut self, events: &[Event]) -> Result<bool, Break> {
+        let known = self.known;
+        let mut changed = false;
+        for event in events.iter().filter(|event| event.revision > known) {
+            let (Key::Member(node), at) = (event.key, event.revision) else {
+                self.known = self.known.max(event.revision);
+                continue;
+            };
+            if at < self.known {
+                return Err(Break::Hole { at });
+            }
+            match &event.put {
+                Some(put) => {
+                    let before = self.seen.get(&node).map_or(0, |seen| seen.version);
+                    // A key that was deleted and put again within one revision is not possible.
+                    if put.version != before + 1 {
+                        return Err(Break::Hole { at });
+                    }
+                    if self.seen.len() >= MEMBERS_MAX && before == 0 {
+                        return Err(Break::TooMany);
+                    }
+                    self.see(node, at, put.version, &put.value);
+                }
+                None => {
+                    self.seen.remove(&node).ok_or(Break::Hole { at })?;
+                }
+            }
+            self.known = at;
+            changed = true;
+        }
+        Ok(changed)
+    }
+
+    fn see(&mut self, node: NodeId, revision: u64, version: u64, value: &[u8]) {
+        let record = match MemberRecord::decode(value) {
+            Ok(record) if record.node == node => {
+                self.judge(&record);
+                Some(record)
+            }
+            Ok(record) => {
+                self.flaws.push(Flaw::Misplaced { node, other: record.node });
+                None
+            }
+            Err(error) => {
+                self.flaws.push(Flaw::Record { node, error });
+                None
+            }
+        };
+        self.seen.insert(node, Seen { revision, version, record });
+    }
+
+    /// Holds a record's epoch against the highest that this node ever had.
+    fn judge(&mut self, record: &MemberRecord) {
+        let MemberRecord { node, epoch, incarnation, .. } = *record;
+        if self.highest.len() >= REMEMBERED_MAX {
+            self.highest.retain(|node, _| self.seen.contains_key(node));
+        }
+        let fresh = Highest { epoch, life: Some(incarnation) };
+        let Some(highest) = self.highest.get_mut(&node).filter(|highest| highest.epoch >= epoch) else {
+            self.highest.insert(node, fresh);
+            return;
+        };
+        if highest.epoch > epoch {
+            self.flaws.push(Flaw::EpochBackwards { node, epoch, highest: highest.epoch });
+        } else if highest.life != fresh.life {
+            highest.life = None;
+            self.flaws.push(Flaw::EqualEpochs { node, epoch });
+        }
+    }
+
+    /// Everybody who may be spoken to.
+    pub fn roster(&self) -> Roster {
+        let is_the_one = |record: &&MemberRecord| {
+            let highest = self.highest.get(&record.node);
+            highest.is_some_and(|highest| {
+                (highest.epoch, highest.life) == (record.epoch, Some(record.incarnation))
+            })
+        };
+        Roster::new(self.known, self.seen.values().filter_map(|seen| seen.record.as_ref()).filter(is_the_one))
+    }
+
+    /// The highest epoch known of a node.
+    pub fn epoch_of(&self, node: NodeId) -> u64 {
+        self.highest.get(&node).map_or(0, |highest| highest.epoch)
+    }
+}

@@ -1,0 +1,284 @@
+//! Membership on real etcd: carries the effects of [`Membership`] to etcd and its answers back.
+//!
+//! Three tasks with a connection each (questions, renewals, the watch), so that none waits for another,
+//! and one loop that owns the room. The loop decides nothing.
+
+mod link;
+mod renewals;
+mod requests;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orbitkv_native::{clock, entropy};
+use orbitkv_shards::members::Local;
+use orbitkv_shards::membership::coordinator::{Answer, Failure, Header, LeaseId, News, Request};
+use orbitkv_shards::membership::{
+    Alarm, Effect, FenceCause, Figures, Membership, Roster, Settings, Standing,
+};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::identity::Incarnation;
+use orbitkv_wire::membership::Keyspace;
+use tokio::sync::{mpsc, watch as latest};
+
+pub use link::{EtcdAccess, Meter, Traffic};
+
+use link::Link;
+use renewals::Renewer;
+
+/// Longest wait for an answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for a record to go when the node stops.
+const WITHDRAW_WAIT_MAX: Duration = Duration::from_millis(250);
+/// Longest sleep: the loop's timer stands still while the machine is suspended, and leases do not.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// News that wait for the loop; a watch waits with what comes after.
+const NEWS_MAX: usize = 64;
+
+/// Done when all shards have begun a life.
+pub type Ready = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What membership means to the rest of the node.
+pub trait Lives: Send {
+    /// Lets every shard begin this incarnation; done when all of them have.
+    fn begin(&mut self, incarnation: Incarnation) -> Ready;
+    /// A life is over for good.
+    fn on_fenced(&mut self, incarnation: Incarnation, cause: &FenceCause);
+    /// A life is registered.
+    fn on_registered(&mut self, local: Local);
+    /// It may speak to others until then (`CLOCK_BOOTTIME`).
+    fn on_admitted(&mut self, until: Moment);
+    /// The members, as far as known.
+    fn on_members(&mut self, roster: &Roster);
+    /// The members are not known until the next [`Lives::on_members`].
+    fn on_suspended(&mut self, cause: &str);
+    /// An operator should know.
+    fn on_alarm(&mut self, alarm: &Alarm);
+}
+
+/// What an operator sees of membership.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Where the node stands.
+    pub standing: Standing,
+    /// The registered life.
+    pub local: Option<Local>,
+    /// The members as last known.
+    pub roster: Roster,
+    /// What happened so far.
+    pub figures: Figures,
+    /// What etcd was asked.
+    pub traffic: Traffic,
+}
+
+/// Everything the loop needs.
+pub struct Registrar {
+    /// What the room is told.
+    pub settings: Settings,
+    /// How etcd is reached.
+    pub access: EtcdAccess,
+    /// The cluster's keys.
+    pub space: Keyspace,
+    /// The life that the shards live already.
+    pub incarnation: Incarnation,
+}
+
+enum Arrival {
+    Answer(u64, Result<(Header, Answer), Failure>),
+    Renewal(u64, Result<(Header, Option<Duration>), Failure>),
+    News(u64, Option<Header>, News),
+}
+
+/// Who hears what a watch says.
+struct Listener {
+    number: u64,
+    arrivals: mpsc::Sender<Arrival>,
+}
+
+impl Listener {
+    async fn tell(&self, header: Option<Header>, news: News) {
+        // A loop that has ended needs no news.
+        let _ = self.arrivals.send(Arrival::News(self.number, header, news)).await;
+    }
+}
+
+/// Where effects go.
+struct Outlets {
+    questions: latest::Sender<Option<(u64, Request)>>,
+    renewals: latest::Sender<Option<(u64, LeaseId)>>,
+    watches: latest::Sender<Option<(u64, u64)>>,
+}
+
+fn now() -> Moment {
+    Moment(clock::boottime_ns())
+}
+
+/// Keeps this node a member until `stopped`, then withdraws. What an operator sees is kept in `sight`.
+pub async fn run(
+    registrar: Registrar,
+    mut lives: impl Lives,
+    sight: latest::Sender<Option<Sight>>,
+    stopped: impl Future<Output = ()>,
+) {
+    let Registrar { settings, access, space, incarnation } = registrar;
+    let (access, space, meter) = (Arc::new(access), Arc::new(space), Arc::new(Meter::default()));
+    let renewal_wait = settings.lease / 8;
+    let link = || Link::new(Arc::clone(&access), settings.jitter, Arc::clone(&meter));
+    let (arrivals, mut arrived) = mpsc::channel(NEWS_MAX);
+    let (questions, asked) = latest::channel(None);
+    let (renewals, renewed) = latest::channel(None);
+    let (watches, watched) = latest::channel(None);
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(answer_questions(link(), Arc::clone(&space), asked, arrivals.clone()));
+    tasks.spawn(renew_leases(Renewer::new(link()), renewal_wait, renewed, arrivals.clone()));
+    tasks.spawn(follow_watches(link(), space, watched, arrivals));
+    let outlets = Outlets { questions, renewals, watches };
+    let mut room = Membership::new(settings, now());
+    room.on_life_ready(incarnation, now());
+    tokio::pin!(stopped);
+    // The life that the shards begin.
+    let mut beginning: Option<(Incarnation, Ready)> = None;
+    let mut leaving: Option<tokio::time::Instant> = None;
+    loop {
+        let (begin, withdrawn) = carry_out(&mut room, &outlets, &mut lives);
+        if begin {
+            let incarnation = Incarnation(entropy::uuid_v4_bytes());
+            beginning = Some((incarnation, lives.begin(incarnation)));
+        }
+        sight.send_replace(Some(Sight {
+            standing: room.standing(),
+            local: room.local(),
+            roster: room.roster(),
+            figures: room.figures(),
+            traffic: meter.read(),
+        }));
+        if withdrawn {
+            return;
+        }
+        let sleep = match (leaving, room.next_deadline()) {
+            (Some(end), _) => end.saturating_duration_since(tokio::time::Instant::now()),
+            (None, Some(deadline)) => deadline.since(now()).min(SLEEP_MAX),
+            (None, None) => SLEEP_MAX,
+        };
+        tokio::select! {
+            arrival = arrived.recv() => match arrival {
+                Some(Arrival::Answer(number, result)) => room.on_answer(number, result, now()),
+                Some(Arrival::Renewal(number, result)) => room.on_renewed(number, result, now()),
+                Some(Arrival::News(number, header, news)) => room.on_news(number, header, news, now()),
+                None => unreachable!("the tasks live as long as this loop"),
+            },
+            incarnation = begun(&mut beginning) => {
+                beginning = None;
+                room.on_life_ready(incarnation, now());
+            }
+            () = &mut stopped, if leaving.is_none() => {
+                leaving = Some(tokio::time::Instant::now() + WITHDRAW_WAIT_MAX);
+                room.withdraw(now());
+            }
+            () = tokio::time::sleep(sleep) => match leaving {
+                // The record goes with its lease.
+                Some(_) => return,
+                None => room.on_tick(now()),
+            },
+        }
+    }
+}
+
+/// Waits until the shards have begun the life, for ever if they begin none.
+async fn begun(beginning: &mut Option<(Incarnation, Ready)>) -> Incarnation {
+    match beginning {
+        Some((incarnation, ready)) => {
+            ready.await;
+            *incarnation
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Carries out what the room wants; whether it awaits another life, and whether it has withdrawn.
+fn carry_out(room: &mut Membership, outlets: &Outlets, lives: &mut impl Lives) -> (bool, bool) {
+    let (mut begin, mut withdrawn) = (false, false);
+    while let Some(effect) = room.poll_effect() {
+        match effect {
+            Effect::Ask { number, request } => {
+                outlets.questions.send_replace(Some((number, request)));
+            }
+            Effect::Renew { number, lease } => {
+                outlets.renewals.send_replace(Some((number, lease)));
+            }
+            Effect::Watch { number, after } => {
+                outlets.watches.send_replace(Some((number, after)));
+            }
+            Effect::Fenced { incarnation, cause } => lives.on_fenced(incarnation, &cause),
+            Effect::BeginLife => begin = true,
+            Effect::Registered(local) => lives.on_registered(local),
+            Effect::Admit { until } => lives.on_admitted(until),
+            Effect::Members(roster) => lives.on_members(&roster),
+            Effect::Suspended(cause) => lives.on_suspended(&cause.to_string()),
+            Effect::Alarm(alarm) => lives.on_alarm(&alarm),
+            Effect::Withdrawn => withdrawn = true,
+        }
+    }
+    (begin, withdrawn)
+}
+
+/// Answers the latest question; one that is overtaken is given up.
+async fn answer_questions(
+    mut link: Link,
+    space: Arc<Keyspace>,
+    mut asked: latest::Receiver<Option<(u64, Request)>>,
+    arrivals: mpsc::Sender<Arrival>,
+) {
+    while asked.changed().await.is_ok() {
+        let Some((number, request)) = asked.borrow_and_update().clone() else { continue };
+        let overtaken = tokio::select! {
+            outcome = requests::ask(&mut link, &space, &request, ANSWER_WAIT_MAX) => {
+                let _ = arrivals.send(Arrival::Answer(number, outcome)).await;
+                false
+            }
+            changed = asked.changed() => changed.is_ok(),
+        };
+        if overtaken {
+            asked.mark_changed();
+        }
+    }
+}
+
+async fn renew_leases(
+    mut renewer: Renewer,
+    wait: Duration,
+    mut renewed: latest::Receiver<Option<(u64, LeaseId)>>,
+    arrivals: mpsc::Sender<Arrival>,
+) {
+    while renewed.changed().await.is_ok() {
+        let Some((number, lease)) = *renewed.borrow_and_update() else { continue };
+        let outcome = renewer.renew(lease, wait).await;
+        let _ = arrivals.send(Arrival::Renewal(number, outcome)).await;
+    }
+}
+
+/// Follows the latest watch; one that is overtaken is dropped.
+async fn follow_watches(
+    mut link: Link,
+    space: Arc<Keyspace>,
+    mut watched: latest::Receiver<Option<(u64, u64)>>,
+    arrivals: mpsc::Sender<Arrival>,
+) {
+    while watched.changed().await.is_ok() {
+        let Some((number, after)) = *watched.borrow_and_update() else { continue };
+        let listener = Listener { number, arrivals: arrivals.clone() };
+        let overtaken = tokio::select! {
+            () = watch::follow(&mut link, &space, after, &listener) => false,
+            changed = watched.changed() => changed.is_ok(),
+        };
+        if overtaken {
+            watched.mark_changed();
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Membership on real etcd processes, and what becomes of it when they fail.
+
+mod faults;
+mod node;
+mod places;
+// The scenarios of whole nodes start the same servers.
+#[path = "../../../tests/scenarios/harness/etcd.rs"]
+mod server;

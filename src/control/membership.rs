@@ -1,0 +1,221 @@
+//! A node's membership: what is bound and read before it registers, what it is told while it lives, and
+//! what an operator sees of it.
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use orbitkv_native::entropy;
+use orbitkv_shards::members::Local;
+use orbitkv_shards::membership::{Alarm, Applicant, FenceCause, PauseBounds, Roster, Settings};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::identity::{ClusterUuid, Incarnation};
+use orbitkv_wire::membership::{Contact, HASH_VERSION};
+use thiserror::Error;
+
+use super::etcd::{EtcdAccess, Lives, Ready, Registrar, Sight};
+use super::metadata::{MemberRow, Membership};
+use crate::cli::say;
+use crate::settings::{ClusterSettings, NodeSettings, SettingsError, read_file};
+
+/// Length of a node's lease. Half of it is what an etcd outage may last before sessions end: longer than
+/// an election; and a node that died is gone from the others' maps after all of it.
+const LEASE: Duration = Duration::from_secs(10);
+/// Between tries of the same.
+const RETRY: PauseBounds = PauseBounds { min: Duration::from_millis(100), max: Duration::from_secs(3) };
+/// Between tries of a node that was refused: somebody has to do something first.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why a node cannot apply for membership.
+#[derive(Debug, Error)]
+pub enum ApplyError {
+    /// A file of the settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A port of the peers is taken.
+    #[error(
+        "--peer-addr {address}: port {port}: {source}; another process has it, or it is no address of this host"
+    )]
+    Port {
+        /// As given.
+        address: String,
+        /// The port.
+        port: u16,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The kernel does not say which boot this is.
+    #[error("the boot id cannot be read from {BOOT_ID}")]
+    BootId,
+}
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A node's application: its ports are bound, and stay so.
+#[derive(Debug)]
+pub struct Application {
+    contact: Contact,
+    access: EtcdAccess,
+    cluster: ClusterSettings,
+    node: String,
+    /// One a shard. Whoever holds them is the process that the record names.
+    pub ports: Vec<UdpSocket>,
+}
+
+impl Application {
+    /// Binds the ports of the shards and reads what the settings name; none if the node is standalone.
+    ///
+    /// # Errors
+    /// [`ApplyError`].
+    pub fn prepare(settings: &NodeSettings) -> Result<Option<Application>, ApplyError> {
+        let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
+        let address = cluster.peer_address;
+        let bind = |shard: u16| {
+            let port = address.port() + shard;
+            UdpSocket::bind((address.ip(), port)).map_err(|source| {
+                let address = address.to_string();
+                ApplyError::Port { address, port, source }
+            })
+        };
+        let ports = (0..settings.shards).map(bind).collect::<Result<Vec<_>, _>>()?;
+        let contact = Contact {
+            address,
+            shards: settings.shards,
+            hash_version: HASH_VERSION,
+            zone: cluster.zone.clone(),
+            // Nobody speaks to peers yet, so there is no key to prove.
+            key_fingerprint: [0; 32],
+            boot_id: boot_id(Path::new(BOOT_ID)).ok_or(ApplyError::BootId)?,
+            peer_socket: String::new(),
+            capabilities: Vec::new(),
+        };
+        let access = EtcdAccess { endpoints: cluster.etcd.clone(), options: options(&cluster)? };
+        Ok(Some(Application { contact, access, cluster, node: settings.node_id.clone(), ports }))
+    }
+
+    /// What is registered, beginning with the life that the shards live.
+    #[must_use]
+    pub fn registrar(&self, incarnation: Incarnation) -> Registrar {
+        let applicant = Applicant {
+            node: self.node.parse().expect("the settings were checked"),
+            contact: self.contact.clone(),
+            cluster_draft: ClusterUuid(entropy::uuid_v4_bytes()),
+        };
+        let settings = Settings {
+            applicant,
+            lease: LEASE,
+            epoch_least: 0,
+            retry: RETRY,
+            refused_pause: REFUSED_PAUSE,
+            jitter: entropy::random_u64(),
+        };
+        Registrar { settings, access: self.access.clone(), space: self.cluster.keyspace.clone(), incarnation }
+    }
+}
+
+/// Certificates and user of the settings.
+fn options(cluster: &ClusterSettings) -> Result<ConnectOptions, SettingsError> {
+    // A member of etcd that has lost its quorum shall say so and not hang.
+    let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
+    if let Some(authority) = &cluster.etcd_ca {
+        let authority = Certificate::from_pem(read_file("--etcd-ca", authority, false)?);
+        let mut tls = TlsOptions::new().ca_certificate(authority);
+        if let Some((certificate, key)) = &cluster.etcd_identity {
+            let certificate = read_file("--etcd-cert", certificate, false)?;
+            tls = tls.identity(Identity::from_pem(certificate, read_file("--etcd-key", key, true)?));
+        }
+        options = options.with_tls(tls);
+    }
+    if let Some((user, password)) = cluster.etcd_user()? {
+        options = options.with_user(user, password);
+    }
+    Ok(options)
+}
+
+fn boot_id(file: &Path) -> Option<[u8; 16]> {
+    let text = std::fs::read_to_string(file).ok()?.trim().replace('-', "");
+    u128::from_str_radix(&text, 16).ok().filter(|_| text.len() == 32).map(u128::to_be_bytes)
+}
+
+/// Says what happens to the node's membership. Peers are not spoken to yet: shards live on unchanged.
+#[derive(Debug)]
+pub struct Teller;
+
+impl Lives for Teller {
+    fn begin(&mut self, _incarnation: Incarnation) -> Ready {
+        // Nobody has read a journal, so there is none to begin again.
+        Box::pin(std::future::ready(()))
+    }
+
+    fn on_fenced(&mut self, incarnation: Incarnation, cause: &FenceCause) {
+        match cause {
+            FenceCause::Withdrawn => tracing::info!(%incarnation, "withdrawn"),
+            cause => tracing::warn!(%incarnation, %cause, "this life is over; local service goes on"),
+        }
+    }
+
+    fn on_registered(&mut self, local: Local) {
+        say(&format!(
+            "member with epoch {} of cluster {} as {}",
+            local.epoch, local.cluster, local.incarnation
+        ));
+    }
+
+    fn on_admitted(&mut self, _until: Moment) {}
+
+    fn on_members(&mut self, roster: &Roster) {
+        let map = roster.map();
+        tracing::debug!(revision = map.revision, members = map.members().len(), "members");
+    }
+
+    fn on_suspended(&mut self, cause: &str) {
+        tracing::warn!(
+            cause,
+            "the members are not known: nothing remote is admitted until they are read again"
+        );
+    }
+
+    fn on_alarm(&mut self, alarm: &Alarm) {
+        tracing::error!("{alarm}");
+    }
+}
+
+impl Membership {
+    /// What an operator sees of it.
+    #[must_use]
+    pub fn of(sight: &Sight) -> Membership {
+        let map = sight.roster.map();
+        let row = |member: &orbitkv_shards::members::Member| {
+            let zone = sight.roster.contact(member.node).map(|contact| contact.zone.clone());
+            MemberRow {
+                node_id: member.node.to_string(),
+                epoch: member.epoch,
+                incarnation: member.incarnation.to_string(),
+                address: member.address.to_string(),
+                shards: member.shards,
+                zone: zone.unwrap_or_default(),
+            }
+        };
+        let (figures, traffic) = (sight.figures, sight.traffic);
+        let words = sight.standing.to_string();
+        let (validity, detail) = words.split_once(": ").unwrap_or((&words, ""));
+        Membership {
+            revision: (map.revision > 0).then_some(map.revision),
+            validity: validity.to_owned(),
+            detail: detail.to_owned(),
+            incarnation: sight.local.map(|local| local.incarnation.to_string()),
+            members: map.members().iter().map(row).collect(),
+            registrations: figures.registrations,
+            fences: figures.fences,
+            suspensions: figures.suspensions,
+            watches_ended: figures.watches_ended,
+            unanswered: figures.unanswered,
+            alarms: figures.alarms,
+            renewals: figures.renewals,
+            etcd_requests: traffic.requests,
+            etcd_sent_bytes: traffic.sent_bytes,
+            etcd_received_bytes: traffic.received_bytes,
+        }
+    }
+}

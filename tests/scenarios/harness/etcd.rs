@@ -1,0 +1,259 @@
+//! Real etcd on loopback: one server or three, in a directory of their own, gone when dropped.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A port that nobody has at this moment.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
+struct Server {
+    name: String,
+    client: u16,
+    peer: u16,
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+pub struct Etcd {
+    servers: Vec<Server>,
+    flags: Vec<String>,
+    token: String,
+    // Dropped last.
+    home: TempDir,
+}
+
+impl Etcd {
+    pub fn start() -> Etcd {
+        Etcd::of(1, &[])
+    }
+
+    /// That many servers, with these flags beside the usual.
+    pub fn of(count: usize, flags: &[&str]) -> Etcd {
+        let home = tempfile::tempdir().expect("a directory");
+        let servers = (0..count).map(|number| Server {
+            name: format!("etcd-{number}"),
+            client: free_port(),
+            peer: free_port(),
+            directory: home.path().join(format!("data-{number}")),
+            child: None,
+        });
+        let mut etcd = Etcd {
+            servers: servers.collect(),
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            token: format!("test-{}", free_port()),
+            home,
+        };
+        (0..count).for_each(|server| etcd.launch(server));
+        etcd.wait_ready();
+        etcd
+    }
+
+    fn initial_cluster(&self) -> String {
+        let all =
+            self.servers.iter().map(|server| format!("{}=http://127.0.0.1:{}", server.name, server.peer));
+        all.collect::<Vec<_>>().join(",")
+    }
+
+    /// Starts a server that does not run.
+    pub fn launch(&mut self, server: usize) {
+        let cluster = self.initial_cluster();
+        let Server { name, client, peer, directory, .. } = &self.servers[server];
+        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let child = Command::new("etcd")
+            .args(["--name", name, "--data-dir"])
+            .arg(directory)
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &cluster, "--initial-cluster-token", &self.token])
+            .args(["--log-level", "error"])
+            .args(&self.flags)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("etcd (Debian: etcd-server) is installed");
+        self.servers[server].child = Some(child);
+    }
+
+    /// Waits until it answers reads that need a quorum.
+    pub fn wait_ready(&self) {
+        let begun = Instant::now();
+        while self.ctl_result(&["get", "x"]).is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "etcd does not answer");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    pub fn url(&self, server: usize) -> String {
+        format!("http://127.0.0.1:{}", self.servers[server].client)
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        (0..self.servers.len()).map(|server| self.url(server)).collect()
+    }
+
+    pub fn address(&self, server: usize) -> SocketAddr {
+        ([127, 0, 0, 1], self.servers[server].client).into()
+    }
+
+    /// The answer of `etcdctl`, or none if it failed.
+    pub fn ctl_result(&self, arguments: &[&str]) -> Option<String> {
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--command-timeout=3s", "--endpoints", &self.urls().join(",")])
+            .args(arguments)
+            .output()
+            .expect("etcdctl (Debian: etcd-client) is installed");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        self.ctl_result(arguments).unwrap_or_else(|| panic!("etcdctl {arguments:?} failed"))
+    }
+
+    pub fn value(&self, key: &str) -> String {
+        self.ctl(&["get", "--print-value-only", key])
+    }
+
+    pub fn revision(&self) -> u64 {
+        let text = self.ctl(&["get", "x", "--write-out=json"]);
+        let answer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        answer["header"]["revision"].as_u64().expect("a revision")
+    }
+
+    fn signal(&self, server: usize, signal: rustix::process::Signal) {
+        let child = self.servers[server].child.as_ref().expect("it runs");
+        let process = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(process, signal).expect("our child");
+    }
+
+    pub fn pause(&self, server: usize) {
+        self.signal(server, rustix::process::Signal::STOP);
+    }
+
+    pub fn resume(&self, server: usize) {
+        self.signal(server, rustix::process::Signal::CONT);
+    }
+
+    pub fn kill(&mut self, server: usize) {
+        if let Some(mut child) = self.servers[server].child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// The number of the server that leads.
+    pub fn leader(&self) -> usize {
+        (0..self.servers.len())
+            .find(|&server| {
+                let output = Command::new("etcdctl")
+                    .env("ETCDCTL_API", "3")
+                    .args(["--endpoints", &self.url(server), "endpoint", "status", "--write-out=json"])
+                    .output()
+                    .expect("etcdctl");
+                let all: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                let status = &all[0]["Status"];
+                status["leader"] == status["header"]["member_id"]
+            })
+            .expect("one of them leads")
+    }
+
+    /// Keeps a copy of what it holds now.
+    pub fn save_copy(&self) -> PathBuf {
+        let file = self.home.path().join("copy.db");
+        self.ctl(&["snapshot", "save", &file.display().to_string()]);
+        file
+    }
+
+    /// Stops its one server and starts it from the copy, with the same identity.
+    pub fn restore(&mut self, copy: &std::path::Path) {
+        self.kill(0);
+        let directory = self.home.path().join(format!("restored-{}", free_port()));
+        let Server { name, peer, .. } = &self.servers[0];
+        let peer = format!("http://127.0.0.1:{peer}");
+        let status = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"])
+            .arg(copy)
+            .args(["--name", name, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &self.initial_cluster(), "--initial-cluster-token", &self.token])
+            .arg("--data-dir")
+            .arg(&directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        assert!(status.expect("etcdctl").success());
+        self.servers[0].directory = directory;
+        self.launch(0);
+        self.wait_ready();
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        (0..self.servers.len()).for_each(|server| self.kill(server));
+    }
+}
+
+/// A TCP relay that can be cut and pointed elsewhere.
+pub struct Relay {
+    pub port: u16,
+    state: Arc<Mutex<RelayState>>,
+}
+
+struct RelayState {
+    target: Option<SocketAddr>,
+    streams: Vec<TcpStream>,
+}
+
+impl Relay {
+    pub fn to(target: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let state = Arc::new(Mutex::new(RelayState { target: Some(target), streams: Vec::new() }));
+        let shared = Arc::clone(&state);
+        // Ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut state = shared.lock().expect("no panics");
+                let Some(target) = state.target else { continue };
+                let Ok(far) = TcpStream::connect(target) else { continue };
+                for (mut from, mut to) in [(&stream, &far), (&far, &stream)].map(|(from, to)| {
+                    (from.try_clone().expect("descriptors"), to.try_clone().expect("descriptors"))
+                }) {
+                    std::thread::spawn(move || {
+                        let mut bytes = [0; 16 * 1024];
+                        while let Ok(read @ 1..) = from.read(&mut bytes) {
+                            if to.write_all(&bytes[..read]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                state.streams.extend([stream, far]);
+            }
+        });
+        Relay { port, state }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Ends every connection, and from now on leads there, or nowhere.
+    pub fn point(&self, target: Option<SocketAddr>) {
+        let mut state = self.state.lock().expect("no panics");
+        state.target = target;
+        state.streams.drain(..).for_each(|stream| {
+            let _ = stream.shutdown(Shutdown::Both);
+        });
+    }
+}
