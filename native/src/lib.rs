@@ -14,6 +14,7 @@ pub mod device_thread;
 pub mod engine_socket;
 pub mod entropy;
 pub mod memory;
+pub mod prefetch;
 mod procfs;
 pub mod quic;
 pub mod ssd_device;

@@ -4,123 +4,61 @@
 //! A row is evidence, never a pointer and never a permission. Rows name their *view*; a view is
 //! filled hidden, installed by one change of state, and excluded by another, after which a bounded
 //! sweep removes its rows. Memory is charged as it is taken and never doubles by copying.
+//!
+//! Nearly all time goes into waiting for memory, so whatever comes in numbers is done in steps over all
+//! of it: first every line is asked for, then every one is used (ADR 13).
 
+mod changes;
+mod directory;
+mod heap;
+mod lookup;
+mod place;
+mod prefetch;
 mod room;
-mod row;
-mod table;
+mod sweep;
 mod view;
 
 #[cfg(test)]
 mod tests;
 
-pub use room::ROW_BYTES_LEFT;
+pub use changes::Put;
+pub use lookup::{REPLICAS_MAX, Replica, Replicas};
+pub use prefetch::PrefetchBytes;
+pub use room::{IndexFull, ROW_BYTES_LEFT};
+pub use sweep::SWEEP_ROWS;
 pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
 
-use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
+use orbitkv_wire::identity::KeyHash;
 
-use crate::key::StateKey;
-use room::Wanted;
-use row::{Row, RowIndex};
-use table::{TABLE_ROWS_MAX, Table};
+use directory::Directory;
+use heap::{HEAP_PLACES_MAX, Heap};
+use place::PlaceIndex;
+use prefetch::Prefetch;
 use view::Views;
 
-/// Replicas of one medium that a lookup returns (chapter 2.10).
-pub const REPLICAS_MAX: usize = 4;
-
-/// Charged bytes a row is planned with; the count of tables follows from it.
+/// Charged bytes a row is planned with; the count of directories follows from it.
 pub const ROW_BYTES_PLANNED: u64 = 64;
 
-/// Rows a table is planned for at a full budget: enough that a half-filled chunk is a small share.
-const TABLE_ROWS_PLANNED: u64 = 2_048;
+/// Rows a directory is planned for at a full budget: enough that what a directory costs by itself is a
+/// small share, and few enough that it grows in microseconds.
+const DIRECTORY_ROWS_PLANNED: u64 = 2_048;
 
-/// Keys looked up together.
-const LOOKUP_BATCH_KEYS: usize = 128;
+/// Directories that share a heap.
+const HEAP_DIRECTORIES: usize = 16;
+
+const _: () = assert!(
+    DIRECTORY_ROWS_PLANNED as usize * HEAP_DIRECTORIES * 3 / 2 < HEAP_PLACES_MAX,
+    "a heap is planned well below what it can name"
+);
+
+/// Keys whose memory is asked for together.
+const BATCH: usize = 128;
 
 /// Bounds of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexSettings {
     /// Charged bytes it may take: active, staging and retired rows together.
     pub budget_bytes: u64,
-}
-
-/// What a put has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// A new row.
-    Added,
-    /// The residence key had a row, which now stands for the newer residence.
-    Renewed,
-}
-
-/// There is no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IndexFull {
-    /// The budget is spent.
-    #[error(
-        "the index holds {charged_bytes} of {budget_bytes} bytes: raise --index-budget or narrow the scope"
-    )]
-    Budget {
-        /// Bytes charged.
-        charged_bytes: u64,
-        /// Bytes allowed.
-        budget_bytes: u64,
-    },
-    /// One hash prefix has all the rows it can name. Needs a key with tens of thousands of owners.
-    #[error("one hash prefix has {TABLE_ROWS_MAX} rows, the most it can name")]
-    Prefix,
-    /// There are as many views as there may be.
-    #[error("{VIEWS_MAX} views are open, the most there may be")]
-    Views,
-}
-
-/// One replica that a lookup found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replica {
-    /// Whose.
-    pub owner: Owner,
-    /// Where.
-    pub medium: Medium,
-    /// Payload bytes.
-    pub bytes: u32,
-    /// Residency sequence, for the owner to check.
-    pub sequence: Sequence,
-}
-
-/// What a lookup found of one key. Truncated lists are still positive evidence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replicas {
-    found: [Option<Replica>; 2 * REPLICAS_MAX],
-    counts: [u8; 2],
-    /// Whether any medium has more replicas than are listed.
-    pub truncated: bool,
-}
-
-impl Replicas {
-    /// The listed replicas, DRAM first.
-    pub fn iter(&self) -> impl Iterator<Item = Replica> + '_ {
-        self.found.iter().flatten().copied()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.counts == [0, 0]
-    }
-
-    fn clear(&mut self) {
-        *self = Replicas::default();
-    }
-
-    fn add(&mut self, replica: Replica) {
-        let medium = replica.medium as usize;
-        let count = usize::from(self.counts[medium]);
-        if count == REPLICAS_MAX {
-            self.truncated = true;
-        } else {
-            self.found[medium * REPLICAS_MAX + count] = Some(replica);
-            self.counts[medium] += 1;
-        }
-    }
 }
 
 /// Where every byte of the budget is.
@@ -142,46 +80,72 @@ pub struct IndexAccounting {
 #[derive(Debug)]
 pub struct Partition {
     settings: IndexSettings,
-    tables: Vec<Table>,
+    prefetch: Prefetch,
+    /// A power of two of them; a hash's lower bits choose, its upper ones chose the shard.
+    directories: Vec<Directory>,
+    heaps: Vec<Heap>,
     views: Views,
     rows: u64,
-    /// Places of rows, taken or free.
-    places: u64,
     charged_bytes: u64,
     charged_bytes_peak: u64,
-    sweep_table: usize,
-    sweep_group: usize,
-    scratch: Vec<RowIndex>,
-    wanted: Wanted,
+    /// Directory and group that are swept next.
+    sweep_at: (usize, usize),
+    /// Kept between calls of [`Partition::reserve`] and empty then.
+    wanted: room::Wanted,
+}
+
+/// On the way along the claims to one key on one medium.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    /// Which key of a batch.
+    position: u16,
+    heap: u16,
+    place: PlaceIndex,
 }
 
 impl Partition {
     /// An empty partition.
     #[must_use]
     pub fn new(settings: IndexSettings) -> Partition {
-        let planned = settings.budget_bytes / ROW_BYTES_PLANNED / TABLE_ROWS_PLANNED;
+        let planned = settings.budget_bytes / ROW_BYTES_PLANNED / DIRECTORY_ROWS_PLANNED;
         let count = (planned.max(1) as usize).next_power_of_two();
-        let mut tables = Vec::with_capacity(count);
-        tables.resize_with(count, Table::default);
-        let charged_bytes = tables.iter().map(Table::charged_bytes).sum();
+        let mut directories = Vec::with_capacity(count);
+        directories.resize_with(count, Directory::default);
+        let mut heaps = Vec::with_capacity(count.div_ceil(HEAP_DIRECTORIES));
+        heaps.resize_with(heaps.capacity(), Heap::default);
+        let charged_bytes =
+            (directories.len() * size_of::<Directory>() + heaps.len() * size_of::<Heap>()) as u64;
         Partition {
             settings,
-            tables,
+            prefetch: Prefetch::default(),
+            directories,
+            heaps,
             views: Views::default(),
             rows: 0,
-            places: 0,
             charged_bytes,
             charged_bytes_peak: charged_bytes,
-            sweep_table: 0,
-            sweep_group: 0,
-            scratch: Vec::new(),
-            wanted: Wanted::default(),
+            sweep_at: (0, 0),
+            wanted: room::Wanted::default(),
         }
     }
 
-    /// The table of a key, and what its slot says of the hash. The upper hash bits chose the shard.
-    fn place(&self, hash: KeyHash) -> (usize, u16) {
-        (hash.0 as usize & (self.tables.len() - 1), (hash.0 >> 32) as u16)
+    /// The same, which asks for memory before it needs it. Half of its speed hangs on this.
+    #[must_use]
+    pub fn with_prefetch(self, prefetch: PrefetchBytes) -> Partition {
+        Partition { prefetch: Prefetch::new(prefetch), ..self }
+    }
+
+    fn directory_of(&self, hash: KeyHash) -> usize {
+        hash.0 as usize & (self.directories.len() - 1)
+    }
+
+    /// A directory and the heap its rows lie in.
+    fn part(&self, directory: usize) -> (&Directory, &Heap) {
+        (&self.directories[directory], &self.heaps[directory / HEAP_DIRECTORIES])
+    }
+
+    fn part_mut(&mut self, directory: usize) -> (&mut Directory, &mut Heap) {
+        (&mut self.directories[directory], &mut self.heaps[directory / HEAP_DIRECTORIES])
     }
 
     /// Opens a hidden view of an owner stream.
@@ -212,152 +176,6 @@ impl Partition {
     #[must_use]
     pub fn view_rows(&self, view: ViewId) -> u32 {
         self.views.rows(view)
-    }
-
-    /// Applies a put of the view's owner.
-    ///
-    /// # Errors
-    /// [`IndexFull`]; nothing changed.
-    pub fn put(
-        &mut self,
-        view: ViewId,
-        key: &StateKey,
-        hash: KeyHash,
-        medium: Medium,
-        bytes: u32,
-        sequence: Sequence,
-    ) -> Result<Put, IndexFull> {
-        let (index, bits) = self.place(hash);
-        let table = &mut self.tables[index];
-        let first = table.find(bits, |row| row.is_of(key));
-        let mut next = first;
-        while let Some(row) = next {
-            if table.row(row).is_by(view, medium) {
-                table.row_mut(row).renew(bytes, sequence);
-                return Ok(Put::Renewed);
-            }
-            next = table.row(row).next();
-        }
-        if table.rows() == TABLE_ROWS_MAX {
-            return Err(IndexFull::Prefix);
-        }
-        let (charged_bytes, budget_bytes) = (self.charged_bytes, self.settings.budget_bytes);
-        if charged_bytes + table.growth_bytes_max() > budget_bytes && !table.has_room() {
-            return Err(IndexFull::Budget { charged_bytes, budget_bytes });
-        }
-        let (before, places) = (table.charged_bytes(), table.places());
-        table.insert(bits, Row::new(key, view, medium, bytes, sequence), first);
-        self.charged_bytes = self.charged_bytes - before + table.charged_bytes();
-        self.places = self.places - places + table.places();
-        self.charged_bytes_peak = self.charged_bytes_peak.max(self.charged_bytes);
-        self.rows += 1;
-        self.views.add_row(view);
-        Ok(Put::Added)
-    }
-
-    /// Applies a delete of the view's owner; false if the view had no such row.
-    pub fn delete(&mut self, view: ViewId, key: &StateKey, hash: KeyHash, medium: Medium) -> bool {
-        let (index, bits) = self.place(hash);
-        let table = &self.tables[index];
-        let mut previous = None;
-        let mut next = table.find(bits, |row| row.is_of(key));
-        while let Some(row) = next {
-            if table.row(row).is_by(view, medium) {
-                self.remove(index, bits, row, previous);
-                return true;
-            }
-            previous = Some(row);
-            next = table.row(row).next();
-        }
-        false
-    }
-
-    fn remove(&mut self, table: usize, bits: u16, row: RowIndex, previous: Option<RowIndex>) {
-        let table = &mut self.tables[table];
-        let view = table.row(row).view();
-        let (before, places) = (table.charged_bytes(), table.places());
-        table.remove(bits, row, previous);
-        self.charged_bytes = self.charged_bytes - before + table.charged_bytes();
-        self.places = self.places - places + table.places();
-        self.rows -= 1;
-        self.views.remove_row(view);
-    }
-
-    /// Looks keys up, each into its place of `out`. Rows of installed views only.
-    ///
-    /// # Panics
-    /// If `out` is shorter than `keys`.
-    pub fn lookup(&self, keys: &[(StateKey, KeyHash)], out: &mut [Replicas]) {
-        assert!(out.len() >= keys.len(), "every key has its place");
-        for (keys, out) in keys.chunks(LOOKUP_BATCH_KEYS).zip(out.chunks_mut(LOOKUP_BATCH_KEYS)) {
-            self.lookup_batch(keys, out);
-        }
-    }
-
-    /// Step by step over the whole batch, so that the memory each key waits for is waited for together:
-    /// first the groups, then the rows' lines, then the comparison.
-    fn lookup_batch(&self, keys: &[(StateKey, KeyHash)], out: &mut [Replicas]) {
-        let mut likely = [None; LOOKUP_BATCH_KEYS];
-        for ((_, hash), likely) in keys.iter().zip(&mut likely) {
-            let (index, bits) = self.place(*hash);
-            *likely = self.tables[index].likely(bits);
-        }
-        // Nothing is done with what is read here: the reads themselves are the purpose.
-        let mut touched = 0;
-        for (&(_, hash), likely) in keys.iter().zip(likely) {
-            if let Some(row) = likely {
-                touched ^= self.tables[self.place(hash).0].row(row).view().0;
-            }
-        }
-        std::hint::black_box(touched);
-        for (((key, hash), replicas), likely) in keys.iter().zip(out).zip(likely) {
-            replicas.clear();
-            let (index, bits) = self.place(*hash);
-            let table = &self.tables[index];
-            let found = likely.filter(|&row| table.row(row).is_of(key));
-            let mut next = found.or_else(|| table.find(bits, |row| row.is_of(key)));
-            while let Some(at) = next {
-                let row = table.row(at);
-                if self.views.state(row.view()) == ViewState::Active {
-                    replicas.add(Replica {
-                        owner: self.views.owner(row.view()),
-                        medium: row.medium(),
-                        bytes: row.bytes(),
-                        sequence: row.sequence(),
-                    });
-                }
-                next = row.next();
-            }
-        }
-    }
-
-    /// Removes rows of retired views, looking at about `budget` rows. Returns whether any are left.
-    pub fn sweep(&mut self, hash_of: impl Fn(&StateKey) -> KeyHash, budget: usize) -> bool {
-        let mut looked_at = 0;
-        while self.views.retired_rows() > 0 && looked_at < budget {
-            let mut scratch = std::mem::take(&mut self.scratch);
-            scratch.clear();
-            let table = &self.tables[self.sweep_table];
-            match table.visit(self.sweep_group, &mut scratch) {
-                Some(group) => self.sweep_group = group,
-                None => {
-                    self.sweep_group = 0;
-                    self.sweep_table = (self.sweep_table + 1) % self.tables.len();
-                }
-            }
-            looked_at += scratch.len().max(1);
-            let table = self.sweep_table;
-            for &row in &scratch {
-                let row = self.tables[table].row(row);
-                if self.views.state(row.view()) == ViewState::Retired {
-                    let (key, view, medium) = (row.key(), row.view(), row.medium());
-                    let removed = self.delete(view, &key, hash_of(&key), medium);
-                    assert!(removed, "the row was just there");
-                }
-            }
-            self.scratch = scratch;
-        }
-        self.views.retired_rows() > 0
     }
 
     /// Where every byte is.

@@ -116,11 +116,18 @@ impl Batch {
         self.changes.len() - self.next
     }
 
-    /// The next changes, up to `count`, each with its key. Deletes in a namespace of which nothing was ever
-    /// heard end nothing.
-    fn take(&mut self, count: usize) -> impl Iterator<Item = (StateKey, &Change)> {
+    /// The next changes for a view, up to `count`, each with its key. Deletes in a namespace of which
+    /// nothing was ever heard end nothing.
+    fn take(
+        &mut self,
+        count: usize,
+        view: ViewId,
+        partition: &Partition,
+    ) -> impl Iterator<Item = (StateKey, &Change)> + use<'_> {
         let from = self.next;
         self.next = (from + count).min(self.changes.len());
+        partition
+            .prefetch(view, self.changes[from..self.next].iter().map(|change| (change.hash, change.medium)));
         let namespaces = &self.namespaces;
         self.changes[from..self.next].iter().filter_map(|change| {
             let namespace = namespaces[usize::from(change.namespace)].interned?;
@@ -130,7 +137,7 @@ impl Batch {
 
     /// Applies the next changes to an installed view.
     pub fn apply(&mut self, view: ViewId, partition: &mut Partition, count: usize) {
-        for (key, change) in self.take(count) {
+        for (key, change) in self.take(count, view, partition) {
             apply(partition, view, &key, change);
         }
     }
@@ -142,7 +149,7 @@ impl Batch {
         partition: &mut Partition,
         count: usize,
     ) -> Result<(), CloseCause> {
-        for (key, change) in self.take(count) {
+        for (key, change) in self.take(count, staging.view, partition) {
             staging.scan(change.sequence)?;
             if apply(partition, staging.view, &key, change) == Some(Put::Renewed) {
                 return Err(CloseCause::Snapshot("a residence was scanned twice"));
@@ -159,7 +166,7 @@ impl Batch {
         partition: &mut Partition,
         count: usize,
     ) -> Result<(), CloseCause> {
-        for (key, change) in self.take(count) {
+        for (key, change) in self.take(count, staging.view, partition) {
             let row = partition.row(staging.view, &key, change.hash, change.medium);
             if staging.has_scanned(change.sequence) {
                 same(change, row)?;

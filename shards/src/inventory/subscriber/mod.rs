@@ -27,14 +27,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use orbitkv_wire::bounds;
-use orbitkv_wire::identity::{Incarnation, NamespaceDigest, NodeId, ShardIndex, key_hash};
+use orbitkv_wire::identity::{Incarnation, NamespaceDigest, NodeId, ShardIndex};
 use orbitkv_wire::scope::{Scope, ScopeDigest};
 
 use crate::coverage::{CoreCoverage, Standing, Unavailable};
 use crate::fence::Reading;
 use crate::index::{Owner, Partition, ViewId};
 use crate::inventory::{ConnectionId, PermitTicket};
-use crate::key::StateKey;
 use crate::members::{Local, Member};
 use crate::namespaces::Namespaces;
 use crate::time::Moment;
@@ -246,9 +245,7 @@ impl Subscriber {
             self.accept_granted(index, now);
         }
         self.advance(index, now);
-        let namespaces = &*index.namespaces;
-        let hash_of = |key: &StateKey| key_hash(namespaces.digest(key.namespace), key.group, &key.block);
-        let sweeping = index.partition.sweep(hash_of, self.settings.sweep_rows);
+        let sweeping = index.partition.sweep(self.settings.sweep_rows);
         let late = self.meet_deadlines(now);
         self.dial();
         self.assert_invariants();

@@ -135,7 +135,7 @@ fn what_failed_beside_the_old_view_is_tried_in_its_place_and_not_beside_it_again
     rig.offer(connection, snapshot(3), 900, free_rows);
     rig.grant();
     let mut sequence = 0;
-    while rig.partition.free_bytes() > 8_000 {
+    while rig.partition.free_bytes() > 12_000 {
         let changes: Vec<_> = (1..=10).map(|step| put(2_000 + sequence + step, sequence + step)).collect();
         rig.delta(other, sequence, sequence + 10, &changes);
         sequence += 10;

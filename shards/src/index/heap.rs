@@ -1,0 +1,187 @@
+//! Where keys and claims lie: in chunks of places that never move, each place named by sixteen bits.
+//! Several neighbouring directories share a heap, so that its last chunk, which is not full, is a small
+//! share.
+//!
+//! The claims to a key on a medium are those of its first place and of the places that follow it. Only the
+//! place that follows first may have room: so one more claim, or one less, costs the same whatever there is.
+
+use super::place::{Claim, Place, PlaceIndex};
+use super::prefetch::Prefetch;
+use super::view::ViewId;
+
+/// Places of a chunk.
+const CHUNK_PLACES: usize = 64;
+
+/// What an allocation costs beside its bytes.
+pub(super) const ALLOCATION_BYTES: usize = 16;
+
+/// What a chunk costs: its places, its allocation's header, and the pointer to it.
+const CHUNK_BYTES: usize = size_of::<[Place; CHUNK_PLACES]>() + ALLOCATION_BYTES + size_of::<usize>();
+
+/// Places a heap may have: whole chunks, and sixteen bits name no place with their highest value.
+pub(super) const HEAP_PLACES_MAX: usize = u16::MAX as usize / CHUNK_PLACES * CHUNK_PLACES;
+
+/// Places, used and free.
+#[derive(Debug, Default)]
+pub(super) struct Heap {
+    #[expect(clippy::vec_box, reason = "growing moves pointers, not places")]
+    chunks: Vec<Box<[Place; CHUNK_PLACES]>>,
+    /// First of the places that were used once and are free, each of which leads to the next.
+    left: Option<PlaceIndex>,
+    /// Places ever used. Those behind them are free, too.
+    begun: usize,
+    used: usize,
+}
+
+/// A claim, by its place and its number there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClaimAt {
+    pub place: PlaceIndex,
+    pub number: usize,
+}
+
+/// What is where a claim was that has been removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removed {
+    /// Another claim to the key, which was its last.
+    Replaced,
+    /// No claim, nor behind it in the same place; the key has others.
+    LastOfPlace,
+    /// No claim: the key has none any more, and its place is free.
+    LastOfKey,
+}
+
+impl Heap {
+    pub fn place(&self, index: PlaceIndex) -> &Place {
+        let index = usize::from(index.0);
+        &self.chunks[index / CHUNK_PLACES][index % CHUNK_PLACES]
+    }
+
+    fn place_mut(&mut self, index: PlaceIndex) -> &mut Place {
+        let index = usize::from(index.0);
+        &mut self.chunks[index / CHUNK_PLACES][index % CHUNK_PLACES]
+    }
+
+    /// The claim of a view among those to the key at `first`.
+    pub fn find(&self, first: PlaceIndex, view: ViewId) -> Option<ClaimAt> {
+        let mut next = Some(first);
+        while let Some(index) = next {
+            let place = self.place(index);
+            if let Some(number) = place.claims().position(|claim| claim.view() == view) {
+                return Some(ClaimAt { place: index, number });
+            }
+            next = place.next();
+        }
+        None
+    }
+
+    pub fn claim(&self, at: ClaimAt) -> Claim {
+        self.place(at.place).claim(at.number)
+    }
+
+    pub fn set_claim(&mut self, at: ClaimAt, claim: Claim) {
+        self.place_mut(at.place).set_claim(at.number, claim);
+    }
+
+    /// The place that follows `first` if one more claim fits it.
+    fn place_with_room(&self, first: PlaceIndex) -> Option<PlaceIndex> {
+        self.place(first).next().filter(|&next| self.place(next).has_room())
+    }
+
+    /// Places that one more claim to the key at `first` takes.
+    pub fn places_for_claim(&self, first: PlaceIndex) -> usize {
+        usize::from(self.place_with_room(first).is_none())
+    }
+
+    /// Adds a claim to the key at `first`, for which there is room.
+    pub fn add_claim(&mut self, first: PlaceIndex, claim: Claim, prefetch: Prefetch) {
+        if let Some(next) = self.place_with_room(first) {
+            self.place_mut(next).push(claim);
+        } else {
+            let next = self.place(first).next();
+            let index = self.add(Place::of_claim(claim, next), prefetch);
+            self.place_mut(first).set_next(Some(index));
+        }
+    }
+
+    /// Removes a claim to the key at `first`.
+    pub fn remove_claim(&mut self, first: PlaceIndex, at: ClaimAt) -> Removed {
+        let Some(further) = self.place(first).next() else {
+            self.free(first);
+            return Removed::LastOfKey;
+        };
+        let last = self.place_mut(further).pop();
+        let (count, next) = (self.place(further).count(), self.place(further).next());
+        let removed = if at.place == further && at.number == count {
+            Removed::LastOfPlace
+        } else {
+            self.set_claim(at, last);
+            Removed::Replaced
+        };
+        if count == 0 {
+            self.place_mut(first).set_next(next);
+            self.free(further);
+        }
+        removed
+    }
+
+    /// Uses a place, for which there is room, and asks for the one that is used next.
+    pub fn add(&mut self, place: Place, prefetch: Prefetch) -> PlaceIndex {
+        let index = match self.left {
+            Some(index) => {
+                self.left = self.place(index).next();
+                index
+            }
+            None => {
+                self.begun += 1;
+                PlaceIndex((self.begun - 1) as u16)
+            }
+        };
+        self.used += 1;
+        *self.place_mut(index) = place;
+        if let Some(next) = self.left {
+            prefetch.ask(self.place(next));
+        }
+        index
+    }
+
+    fn free(&mut self, index: PlaceIndex) {
+        let left = self.left.replace(index);
+        self.place_mut(index).set_next(left);
+        self.used -= 1;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    fn places(&self) -> usize {
+        self.chunks.len() * CHUNK_PLACES
+    }
+
+    /// Places that are charged for and free.
+    pub fn free_places(&self) -> usize {
+        self.places() - self.used
+    }
+
+    /// Whether so many more places would be more than can be named.
+    pub fn would_overflow(&self, places: usize) -> bool {
+        self.used + places > HEAP_PLACES_MAX
+    }
+
+    /// What so many more places may cost.
+    pub fn growth_bytes(&self, places: usize) -> u64 {
+        let chunks = (self.used + places).div_ceil(CHUNK_PLACES).saturating_sub(self.chunks.len());
+        (chunks * CHUNK_BYTES) as u64
+    }
+
+    /// Allocates one more chunk.
+    pub fn grow(&mut self) {
+        self.chunks.reserve_exact(1);
+        self.chunks.push(Box::new([Place::UNUSED; CHUNK_PLACES]));
+    }
+
+    pub fn charged_bytes(&self) -> u64 {
+        (self.chunks.len() * CHUNK_BYTES) as u64
+    }
+}
