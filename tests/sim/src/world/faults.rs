@@ -102,12 +102,12 @@ impl World {
                 self.crash(node);
                 self.start_later(node);
             }
-            Fault::PauseShort if self.runs(node) => {
+            Fault::PauseShort if self.may_pause(node) => {
                 self.counters.count(Counter::PauseShort);
                 let pause = self.chance.micros(&(1_000..=1_500_000));
                 self.pause_for(node, pause);
             }
-            Fault::PauseLong if self.runs(node) => {
+            Fault::PauseLong if self.may_pause(node) => {
                 self.counters.count(Counter::PauseLong);
                 let pause = self.plan.lease + self.chance.micros(&(1_000..=3_000_000));
                 self.pause_for(node, pause);
@@ -157,6 +157,12 @@ impl World {
         self.network.cut(from, to, &mut self.schedule);
         let mended = self.chance.micros(&(50_000..=12_000_000));
         self.schedule.after(mended, Event::Mend(from, to));
+    }
+
+    /// A process is not paused while one of its cores is stalled: what waits for either keeps one order.
+    fn may_pause(&self, node: u16) -> bool {
+        let now = self.now();
+        self.runs(node) && self.nodes[usize::from(node)].cores.iter().all(|core| core.stalled_until <= now)
     }
 
     fn pause_for(&mut self, node: u16, pause: Duration) {
