@@ -77,7 +77,7 @@ impl Group {
     /// without a branch on what is there.
     fn matches(&self, mark: Mark, wanted: Wanted) -> u64 {
         let ignored = if wanted == Wanted::EitherMedium { LOWEST } else { 0 };
-        let mark = LOWEST * u64::from(mark.0) | ignored;
+        let mark = (LOWEST * u64::from(mark.0)) | ignored;
         let mut matches = 0;
         for (word, marks) in self.marks.iter().enumerate() {
             let difference = (marks | ignored) ^ mark;
