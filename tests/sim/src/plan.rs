@@ -273,7 +273,7 @@ impl Plan {
                     ScopePlan::draw(random, namespaces)
                 },
                 index_bytes: if tight && random.chance(500) {
-                    let wanted = resident_max * count as u64 * 32;
+                    let wanted = resident_max * count as u64 * 12;
                     u64::from(shards.max(4))
                         * (2 * INDEX_BYTES_MIN + journal_records as u64 * 88 + random.below(wanted))
                 } else {
