@@ -25,7 +25,6 @@ pub use changes::Put;
 pub use lookup::{REPLICAS_MAX, Replica, Replicas};
 pub use prefetch::PrefetchBytes;
 pub use room::{IndexFull, ROW_BYTES_LEFT};
-pub use sweep::SWEEP_ROWS;
 pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
 
 use orbitkv_wire::identity::KeyHash;

@@ -6,9 +6,6 @@ use super::place::PlaceIndex;
 use super::view::ViewState;
 use super::{HEAP_DIRECTORIES, Partition};
 
-/// Rows of a slice that hardly shows in the latency of what waits for it.
-pub const SWEEP_ROWS: usize = 128;
-
 impl Partition {
     /// Removes rows of retired views, looking at about `budget` rows. Returns whether any are left.
     pub fn sweep(&mut self, budget: usize) -> bool {
