@@ -17,11 +17,12 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use orbitkv_wire::bounds::QUERY_HASHES_MAX;
-use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, ShardIndex};
+use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, Sequence, ShardIndex};
 
 use crate::admission::Pool;
 use crate::drop_memory::DropMemory;
 use crate::eviction::{DramPolicy, EvictionPolicy};
+use crate::inventory::publisher::Source;
 use crate::journal::{Journal, JournalSettings};
 use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseSettings, LeasedBlock, Leases};
@@ -188,6 +189,23 @@ impl Shard {
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.settings.incarnation
+    }
+
+    /// Sequence of the newest record of its journal.
+    #[must_use]
+    pub fn head(&self) -> Sequence {
+        self.journal.head()
+    }
+
+    /// What is published of it.
+    #[must_use]
+    pub fn source(&self) -> Source<'_, Residents> {
+        Source { journal: &self.journal, residences: &self.residents, namespaces: &self.namespaces }
+    }
+
+    /// The numbers of namespaces, of residents and of index rows alike.
+    pub fn namespaces_mut(&mut self) -> &mut Namespaces {
+        &mut self.namespaces
     }
 
     /// Carries a command out, as far as it goes now. Every command is answered through
