@@ -25,7 +25,7 @@ use orbitkv_shards::journal::{self, JournalSettings};
 use orbitkv_shards::namespaces;
 use orbitkv_shards::residents::Residents;
 use orbitkv_shards::segment_log::{SegmentLogSettings, table_memory_bytes};
-use orbitkv_shards::shard::{Shard, ShardSettings};
+use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, Shard, ShardSettings};
 use orbitkv_shards::slab::{Slab, SlabSettings};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
@@ -218,6 +218,7 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         waiting_max: WAITING_MAX,
         blocks_max: blocks_max(settings),
         read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
+        life_slice_entries: LIFE_SLICE_ENTRIES,
     }
 }
 

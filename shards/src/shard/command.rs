@@ -167,6 +167,10 @@ pub enum Command {
     },
     /// Take no new work.
     Drain,
+    /// Serve a new registration life: the journal begins again, and every resident is put again. Answered
+    /// once, when [`Shard::step`](crate::shard::Shard::step) has gone through them, by LifeBegun; or by
+    /// Cancelled, when another life takes its place before that.
+    BeginLife(Incarnation),
     /// Figures for the operator.
     Report,
 }
@@ -260,6 +264,8 @@ pub enum Outcome {
     },
     /// Sync: head of the journal.
     Synced(Sequence),
+    /// BeginLife: every resident has a sequence of the new life.
+    LifeBegun,
     /// Sync or the like was cancelled.
     Cancelled,
     /// New work is refused while draining.

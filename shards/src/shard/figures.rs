@@ -62,6 +62,8 @@ pub struct Figures {
     pub shard: ShardIndex,
     /// The life it serves.
     pub incarnation: Incarnation,
+    /// Whether every resident has been put in that life.
+    pub is_settled: bool,
     /// Counters.
     pub counters: Counters,
     /// Journal head.
@@ -112,6 +114,7 @@ impl Shard {
         Figures {
             shard: self.settings.shard,
             incarnation: self.settings.incarnation,
+            is_settled: self.is_settled(),
             counters: self.counters,
             head: self.journal.head(),
             oldest: self.journal.oldest(),

@@ -272,7 +272,10 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.residents.entry_mut(id).dram = Dram::Filling(copy);
-        self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
+        let log = self.log.as_mut().expect("an SSD residence lies in a log");
+        let origin = self.residents.entry(id).origin;
+        assert_eq!(log.origin(&placement), origin, "what is read is what was written for this block");
+        log.begin_read(&placement);
         let entry = self.residents.reference(id);
         let waiters = Vec::new();
         let turn = self.next_fill;

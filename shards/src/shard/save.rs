@@ -181,8 +181,8 @@ impl Shard {
     /// Makes a copy the DRAM residence of its entry.
     pub(super) fn begin_dram(&mut self, id: EntryId, copy: CopyId) {
         let entry = self.residents.entry(id);
-        let (key, hash, bytes) = (entry.key, entry.hash, entry.bytes);
-        let sequence = self.journal.append_put(key, Medium::Dram, journal_bytes(bytes));
+        let (hash, bytes) = (entry.hash, entry.bytes);
+        let sequence = self.put(id, Medium::Dram);
         self.residents.entry_mut(id).dram = Dram::Resident { copy, sequence };
         self.policy.insert(id, hash);
         self.counters.dram_residents += 1;
