@@ -66,6 +66,7 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             saves_present: counters.saves_present,
             saves_lost_race: counters.saves_lost_race,
             hits: PerMedium { dram: counters.hits_dram, ssd: counters.hits_ssd },
+            peer_hits: PerMedium { dram: counters.hits_peer_dram, ssd: counters.hits_peer_ssd },
             misses: counters.misses,
             saves_committed: counters.saves_committed,
             saved_bytes: counters.saved_bytes,

@@ -62,6 +62,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// A node's application: its ports are bound, and stay so.
 #[derive(Debug)]
 pub struct Application {
+    key: orbitkv_native::quic::NodeKey,
     contact: Contact,
     access: EtcdAccess,
     cluster: ClusterSettings,
@@ -86,19 +87,20 @@ impl Application {
             })
         };
         let ports = (0..settings.shards).map(bind).collect::<Result<Vec<_>, _>>()?;
+        let directory = settings.data_dir.as_deref().expect("a cluster needs one");
+        let key = orbitkv_native::quic::NodeKey::load_or_create(directory).expect("TEMP");
         let contact = Contact {
             address,
             shards: settings.shards,
             hash_version: HASH_VERSION,
             zone: cluster.zone.clone(),
-            // Nobody speaks to peers yet, so there is no key to prove.
-            key_fingerprint: [0; 32],
+            key_fingerprint: key.fingerprint().0,
             boot_id: boot_id(Path::new(BOOT_ID)).ok_or(ApplyError::BootId)?,
             peer_socket: String::new(),
             capabilities: Vec::new(),
         };
         let access = EtcdAccess { endpoints: cluster.etcd.clone(), options: options(&cluster)? };
-        Ok(Some(Application { contact, access, cluster, node: settings.node_id.clone(), ports }))
+        Ok(Some(Application { key, contact, access, cluster, node: settings.node_id.clone(), ports }))
     }
 
     /// What the cores are told of the cluster at boot, with the port of each.

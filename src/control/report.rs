@@ -186,6 +186,8 @@ pub struct ServiceReport {
     pub queries: u64,
     /// Blocks acquired, by the place they were found.
     pub hits: PerMedium,
+    /// Blocks acquired from peers, by the place they were found there.
+    pub peer_hits: PerMedium,
     /// Blocks asked for and found nowhere.
     pub misses: u64,
     /// Blocks of an Acquire that were refused for want of room.

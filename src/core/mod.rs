@@ -19,7 +19,7 @@ use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::ConnectionId;
-use orbitkv_shards::shard::{Command, Outcome, Shard, Tag};
+use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::ShardIndex;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -511,11 +511,9 @@ impl Core {
 
     fn deliver_replies(&mut self, now: Moment) -> bool {
         let mut delivered = false;
-        while let Some(reply) = self.parts.shard.poll_reply() {
+        while let Some(mut reply) = self.parts.shard.poll_reply() {
             delivered = true;
-            if let (Outcome::Synced(_), Some(peers)) = (&reply.outcome, &mut self.parts.peers) {
-                peers.expose();
-            }
+            self.add_peers(&mut reply, now);
             let origin = usize::from(reply.tag.origin.0);
             if reply.tag.number == 0 {
                 continue;

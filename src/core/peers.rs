@@ -1,6 +1,7 @@
 //! The peers' part of a core: what control and other cores say about peers, and their place in a turn.
 
 use orbitkv_native::clock::boottime_ns;
+use orbitkv_shards::shard::{Outcome, Reply};
 use orbitkv_shards::time::Moment;
 
 use super::mail::{Answer, Letter};
@@ -37,13 +38,26 @@ impl Core {
         left_over
     }
 
+    /// What peers have to do with an answer of the shard.
+    pub(super) fn add_peers(&mut self, reply: &mut Reply, now: Moment) {
+        let CoreParts { peers: Some(peers), shard, .. } = &mut self.parts else { return };
+        match &mut reply.outcome {
+            Outcome::Places(places) => peers.complete(places, shard, now, Moment(boottime_ns())),
+            Outcome::Synced(_) => peers.expose(),
+            _ => {}
+        }
+    }
+
     /// A letter about peers. Only nodes of clusters are sent any.
     pub(super) fn on_peers_letter(&mut self, from: usize, letter: Letter, now: Moment) {
-        let CoreParts { peers: Some(peers), shard, mail, .. } = &mut self.parts else {
+        let CoreParts { peers: Some(peers), shard, mail, hub, .. } = &mut self.parts else {
             panic!("a standalone node has no peers: {letter:?}")
         };
         match letter {
-            Letter::Life(letter) => peers.on_life_letter(*letter, shard, now),
+            Letter::Life(letter) => {
+                peers.on_life_letter(*letter, shard, now);
+                hub.stand_at(peers.basis());
+            }
             Letter::Permit(letter) => peers.on_permit_letter(letter, now),
             Letter::Owners(page) => {
                 let rows = Box::new(peers.owners(*page, now));

@@ -2,7 +2,7 @@
 
 use orbitkv_native::quic::{Fingerprint, Member as Contact};
 use orbitkv_shards::inventory::subscriber::Index;
-use orbitkv_shards::members::{Local, MemberMap};
+use orbitkv_shards::members::{Local, Member, MemberMap};
 use orbitkv_shards::membership::Roster;
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
@@ -121,6 +121,10 @@ impl Peers {
         self.subscriber.on_lower(&neighbours.map, &mut index, now);
         self.publisher.on_members(&neighbours.map, now);
         self.answers.push_back(Answer::Lowered(self.shard, neighbours.map.revision));
+        // A multiple of our shards cuts our ranges further, and its rows are where their keys are.
+        let own = self.local.shards;
+        let elsewhere = |member: &Member| !member.shards.is_multiple_of(own);
+        self.streams_elsewhere = neighbours.map.members().iter().any(elsewhere);
         self.neighbours = neighbours;
     }
 }

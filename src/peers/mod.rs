@@ -10,6 +10,7 @@
 
 mod life;
 mod links;
+mod lookup;
 mod permits;
 mod report;
 mod settings;
@@ -26,11 +27,12 @@ use orbitkv_shards::inventory::subscriber::{Index, StreamId, Subscriber, Subscri
 use orbitkv_shards::members::Local;
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::identity::{Sequence, SessionId, ShardIndex};
+use orbitkv_wire::identity::{NamespaceDigest, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
 use life::Life;
 use links::{Links, Side};
+use lookup::LookupBuffer;
 
 pub use life::{LifeLetter, Neighbours};
 pub use permits::{PermitLetter, Pool};
@@ -66,6 +68,7 @@ pub struct Peers {
     pools: Option<[Permits; 2]>,
     links: Links,
     dials: HashMap<quic::ConnectionId, StreamId>,
+    lookup: LookupBuffer,
     /// For other cores and control, in order.
     letters: VecDeque<(usize, Letter)>,
     answers: VecDeque<Answer>,
@@ -75,6 +78,8 @@ pub struct Peers {
     due: bool,
     deadline: Option<Moment>,
     handshake_turns: u64,
+    /// Whether some member's shards are other ranges of the hash than ours.
+    streams_elsewhere: bool,
 }
 
 impl Peers {
@@ -106,6 +111,7 @@ impl Peers {
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),
             dials: HashMap::new(),
+            lookup: LookupBuffer::default(),
             letters: VecDeque::new(),
             answers: VecDeque::new(),
             draws: entropy::random_u128(),
@@ -113,6 +119,7 @@ impl Peers {
             due: true,
             deadline: None,
             handshake_turns: 0,
+            streams_elsewhere: false,
         })
     }
 
@@ -197,6 +204,21 @@ impl Peers {
         let mut coverage = self.subscriber.coverage(now);
         if self.life.is_overdue(boot) {
             coverage.standing = Standing::Unavailable(Unavailable::LeaseExpired);
+        }
+        coverage
+    }
+
+    /// The same, for the worst of some namespaces.
+    #[must_use]
+    pub fn coverage_of(&self, namespaces: &[NamespaceDigest], now: Moment, boot: Moment) -> CoreCoverage {
+        let mut coverage = self.coverage(now, boot);
+        let out_of_scope = |namespace| self.subscriber.is_out_of_scope(namespace);
+        if !matches!(coverage.standing, Standing::Unavailable(_)) && namespaces.iter().any(out_of_scope) {
+            coverage.standing = Standing::Unavailable(Unavailable::OutOfScope);
+        }
+        if self.streams_elsewhere && matches!(coverage.standing, Standing::NoneExpected | Standing::Complete) {
+            // Rows of nodes with another number of shards are on another core, which is not asked.
+            coverage.standing = Standing::Partial;
         }
         coverage
     }

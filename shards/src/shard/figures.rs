@@ -13,6 +13,8 @@ pub struct Counters {
     pub queries: u64,
     pub hits_dram: u64,
     pub hits_ssd: u64,
+    pub hits_peer_dram: u64,
+    pub hits_peer_ssd: u64,
     pub misses: u64,
     pub acquires_busy: u64,
     pub slots_reserved: u64,

@@ -105,6 +105,12 @@ impl Shard {
         Source { journal: &self.journal, residences: &self.residents, namespaces: &self.namespaces }
     }
 
+    /// Its namespaces.
+    #[must_use]
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
     /// Its namespaces, to give a number to one that a peer names.
     pub fn namespaces_mut(&mut self) -> &mut Namespaces {
         &mut self.namespaces

@@ -6,6 +6,7 @@
 //! long for one turn goes on in [`Shard::step`] as long as [`Shard::has_work`].
 
 pub mod command;
+pub mod fetch;
 mod figures;
 mod life;
 mod recover;
@@ -23,7 +24,6 @@ use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, Sequ
 use crate::admission::Pool;
 use crate::drop_memory::DropMemory;
 use crate::eviction::{DramPolicy, EvictionPolicy};
-use crate::inventory::publisher::Source;
 use crate::journal::{Journal, JournalSettings};
 use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseSettings, LeasedBlock, Leases};
@@ -34,7 +34,8 @@ use crate::segment_log::{BlockName, GeometryError, LogState, Placement, SegmentL
 use crate::slab::{Slab, SlabSettings, SlotId};
 use crate::time::Moment;
 
-pub use command::{Command, Key, Outcome, Reply, Tag};
+pub use command::{Command, Key, Outcome, PeersPart, Places, Reply, Tag};
+pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use life::LIFE_SLICE_ENTRIES;
 pub use tiers::{Order, OrderKind, TransferId};
@@ -107,6 +108,7 @@ pub struct Shard {
     /// Fills that the device has not been given, by turn.
     fill_queue: BTreeMap<u64, CopyId>,
     next_fill: u64,
+    fetches: fetch::Fetches,
     /// Acquires of which something is decided and not told.
     decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
@@ -161,6 +163,7 @@ impl Shard {
             fills: BTreeMap::new(),
             fill_queue: BTreeMap::new(),
             next_fill: 0,
+            fetches: fetch::Fetches::default(),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
@@ -206,22 +209,11 @@ impl Shard {
         self.journal.head()
     }
 
-    /// What is published of it.
-    #[must_use]
-    pub fn source(&self) -> Source<'_, Residents> {
-        Source { journal: &self.journal, residences: &self.residents, namespaces: &self.namespaces }
-    }
-
-    /// The numbers of namespaces, of residents and of index rows alike.
-    pub fn namespaces_mut(&mut self) -> &mut Namespaces {
-        &mut self.namespaces
-    }
-
     /// Carries a command out, as far as it goes now. Every command is answered through
     /// [`Shard::poll_reply`], exactly once but for the parts of an Acquire.
     pub fn execute(&mut self, tag: Tag, command: Command, now: Moment) {
         match command {
-            Command::Query { namespaces, keys, hold } => self.query(tag, &namespaces, &keys, hold, now),
+            Command::Query { namespaces, keys, hold } => self.query(tag, namespaces, keys, hold, now),
             Command::Reserve { connection, namespace, race, keys } => {
                 self.reserve(tag, connection, &namespace, race, &keys);
             }

@@ -203,7 +203,7 @@ impl Shard {
     }
 
     /// Whether the tables take another entry; if they are full, one block is given up, on all media.
-    fn make_entry_room(&mut self, eviction: &mut Eviction) -> bool {
+    pub(super) fn make_entry_room(&mut self, eviction: &mut Eviction) -> bool {
         let blocks = (self.residents.len() + self.reservations.len()) as u64;
         if blocks < self.settings.blocks_max {
             return true;

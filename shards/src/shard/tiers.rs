@@ -117,7 +117,7 @@ impl Shard {
             let payload_bytes = self.residents.entry(entry).bytes;
             let fill = self.fills.get_mut(&copy).expect("queued fills exist");
             fill.stage = FillStage::Reading;
-            let placement = fill.placement;
+            let placement = fill.placement.expect("what is queued for the device lies on it");
             let arena_offset = self.residents.copy(copy).slot.offset;
             let id = self.begin_transfer(Purpose::Fill(copy));
             return Some(Order {
@@ -225,7 +225,7 @@ impl Shard {
     fn on_read(&mut self, copy: CopyId, outcome: Result<u64, i32>) {
         let fill = &self.fills[&copy];
         let shown = self.filling_entry(fill, copy);
-        let placement = fill.placement;
+        let placement = fill.placement.expect("the device reads what lies on it");
         match outcome {
             Err(errno) => {
                 self.on_read_error(errno);
