@@ -11,7 +11,7 @@ pub mod http;
 pub mod membership;
 pub mod metadata;
 mod metrics;
-mod owners;
+pub mod owners;
 pub mod port;
 pub mod report;
 pub mod run;
