@@ -31,6 +31,7 @@ use thiserror::Error;
 
 use crate::bill::{self, Bill, BillTooLarge, Rooms};
 use crate::control::connections::CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX;
+use crate::control::membership::{Application, ApplyError};
 use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
 use crate::core::sockets::DESCRIPTORS_PER_CONNECTION;
@@ -82,6 +83,9 @@ pub enum BootError {
     /// The data directory.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// Membership.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
     /// The SSD file.
     #[error(transparent)]
     SsdFile(#[from] SsdFileError),
@@ -136,6 +140,8 @@ pub struct Node {
     pub page_kind: PageKind,
     /// What an operator should know about what the machine gave.
     pub notes: Vec<String>,
+    /// What it applies for membership with; none if it is standalone.
+    pub application: Option<Application>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     _lock: Option<DataDirLock>,
 }
@@ -253,6 +259,7 @@ impl Node {
         let reach = if settings.engine_uids.len() > 1 { Reach::Others } else { Reach::OwnUser };
         let listener = EngineSocket::bind(&settings.engine_socket, reach)?;
         let lock = settings.data_dir.as_ref().map(|directory| DataDirLock::acquire(directory)).transpose()?;
+        let application = Application::prepare(settings, lock.as_ref())?;
         let preference = match settings.arena_pages {
             ArenaPages::Auto => PagePreference::Auto,
             ArenaPages::Hugetlb => PagePreference::HugeTlb,
@@ -288,6 +295,7 @@ impl Node {
             incarnation: greeting.incarnation,
             page_kind: report.page_kind,
             notes: seats_note.into_iter().chain(report.warning).collect(),
+            application,
             threads: Vec::new(),
             _lock: lock,
         };

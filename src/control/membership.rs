@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use orbitkv_native::entropy;
+use orbitkv_native::quic::{NodeKey, NodeKeyError};
+use orbitkv_native::ssd_file::DataDirLock;
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::{Alarm, Applicant, FenceCause, PauseBounds, Roster, Settings};
 use orbitkv_shards::time::Moment;
@@ -14,6 +16,7 @@ use orbitkv_wire::identity::{ClusterUuid, Incarnation};
 use orbitkv_wire::membership::{Contact, HASH_VERSION};
 use thiserror::Error;
 
+use super::epoch_file::{EpochFile, EpochFileError};
 use super::etcd::{EtcdAccess, Lives, Ready, Registrar, Sight};
 use super::metadata::{MemberRow, Membership};
 use crate::cli::say;
@@ -45,6 +48,12 @@ pub enum ApplyError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// The node's key.
+    #[error(transparent)]
+    Key(#[from] NodeKeyError),
+    /// The node's last epoch.
+    #[error(transparent)]
+    Epoch(#[from] EpochFileError),
     /// The kernel does not say which boot this is.
     #[error("the boot id cannot be read from {BOOT_ID}")]
     BootId,
@@ -52,7 +61,7 @@ pub enum ApplyError {
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A node's application: its ports are bound, and stay so.
+/// A node's application: its ports are bound and stay so, and its key is at hand.
 #[derive(Debug)]
 pub struct Application {
     contact: Contact,
@@ -61,14 +70,27 @@ pub struct Application {
     node: String,
     /// One a shard. Whoever holds them is the process that the record names.
     pub ports: Vec<UdpSocket>,
+    /// What the node proves its name with; its fingerprint is in the record.
+    pub key: NodeKey,
+    /// Where the last epoch is kept.
+    pub epoch_file: EpochFile,
+    /// The last epoch of the processes before this one; 0 if none is known.
+    epoch_least: u64,
 }
 
 impl Application {
-    /// Binds the ports of the shards and reads what the settings name; none if the node is standalone.
+    /// Binds the ports of the shards, reads what the settings name, and takes the node's key and last epoch
+    /// from its data directory, where a first key is made; none if the node is standalone.
     ///
     /// # Errors
     /// [`ApplyError`].
-    pub fn prepare(settings: &NodeSettings) -> Result<Option<Application>, ApplyError> {
+    ///
+    /// # Panics
+    /// If a node of a cluster has no data directory: the settings refuse that.
+    pub fn prepare(
+        settings: &NodeSettings,
+        lock: Option<&DataDirLock>,
+    ) -> Result<Option<Application>, ApplyError> {
         let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
         let address = cluster.peer_address;
         let bind = |shard: u16| {
@@ -79,19 +101,24 @@ impl Application {
             })
         };
         let ports = (0..settings.shards).map(bind).collect::<Result<Vec<_>, _>>()?;
+        let lock = lock.expect("a node of a cluster has a data directory");
+        let key = NodeKey::load_or_create(lock.directory())?;
+        let epoch_file = EpochFile::of(lock);
+        let epoch_least = epoch_file.read()?;
         let contact = Contact {
             address,
             shards: settings.shards,
             hash_version: HASH_VERSION,
             zone: cluster.zone.clone(),
-            // Nobody speaks to peers yet, so there is no key to prove.
-            key_fingerprint: [0; 32],
+            key_fingerprint: key.fingerprint().0,
             boot_id: boot_id(Path::new(BOOT_ID)).ok_or(ApplyError::BootId)?,
+            // Nobody listens at one.
             peer_socket: String::new(),
             capabilities: Vec::new(),
         };
         let access = EtcdAccess { endpoints: cluster.etcd.clone(), options: options(&cluster)? };
-        Ok(Some(Application { contact, access, cluster, node: settings.node_id.clone(), ports }))
+        let node = settings.node_id.clone();
+        Ok(Some(Application { contact, access, cluster, node, ports, key, epoch_file, epoch_least }))
     }
 
     /// What is registered, beginning with the life that the shards live.
@@ -105,7 +132,7 @@ impl Application {
         let settings = Settings {
             applicant,
             lease: LEASE,
-            epoch_least: 0,
+            epoch_least: self.epoch_least,
             retry: RETRY,
             refused_pause: REFUSED_PAUSE,
             jitter: entropy::random_u64(),
@@ -138,9 +165,13 @@ fn boot_id(file: &Path) -> Option<[u8; 16]> {
     u128::from_str_radix(&text, 16).ok().filter(|_| text.len() == 32).map(u128::to_be_bytes)
 }
 
-/// Says what happens to the node's membership. Peers are not spoken to yet: shards live on unchanged.
+/// Says what happens to the node's membership, and keeps its epoch. Peers are not spoken to yet: shards live
+/// on unchanged.
 #[derive(Debug)]
-pub struct Teller;
+pub struct Teller {
+    /// Where the epoch is kept.
+    pub epoch_file: EpochFile,
+}
 
 impl Lives for Teller {
     fn begin(&mut self, _incarnation: Incarnation) -> Ready {
@@ -156,6 +187,10 @@ impl Lives for Teller {
     }
 
     fn on_registered(&mut self, local: Local) {
+        if let Err(error) = self.epoch_file.write(local.epoch) {
+            // A member all the same: only an etcd restored from an old copy could give the epoch again.
+            tracing::error!(epoch = local.epoch, %error, "the epoch is not kept");
+        }
         say(&format!(
             "member with epoch {} of cluster {} as {}",
             local.epoch, local.cluster, local.incarnation

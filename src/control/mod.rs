@@ -2,6 +2,7 @@
 //! core; it asks through [`http::NodePort`] and merges what comes back.
 
 pub mod connections;
+pub mod epoch_file;
 pub mod etcd;
 mod guard;
 pub mod http;

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::connections::BoundedListener;
 use super::etcd;
 use super::http::{self, HttpSettings};
-use super::membership::{Application, Teller};
+use super::membership::Teller;
 use super::metadata::NodeIdentity;
 use super::port::CorePort;
 use crate::cli::say;
@@ -31,12 +31,14 @@ pub fn serve(
     machine: &Machine,
     token: Option<Token>,
     listener: Option<TcpListener>,
-    application: Option<&Application>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (seen, membership) = tokio::sync::watch::channel(None);
     let port = CorePort::new(node.take_mail(), identity, membership);
-    let registrar = application.map(|application| application.registrar(node.incarnation));
+    let applicant = node.application.as_ref().map(|application| {
+        let teller = Teller { epoch_file: application.epoch_file.clone() };
+        (application.registrar(node.incarnation), teller)
+    });
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -56,12 +58,12 @@ pub fn serve(
                 Some(tokio::spawn(http::serve(listener, http, port.clone(), stop)))
             }
         };
-        let registered = registrar.map(|registrar| {
+        let registered = applicant.map(|(registrar, teller)| {
             let mut stopped = stopped.clone();
             let stop = async move {
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
-            tokio::spawn(etcd::run(registrar, Teller, seen, stop))
+            tokio::spawn(etcd::run(registrar, teller, seen, stop))
         });
         say(&format!("engine socket {}", settings.engine_socket.display()));
         say(&format!(

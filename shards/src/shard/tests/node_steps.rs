@@ -90,8 +90,14 @@ impl Case {
         let media = Media::from_mask(mask);
         let before = self.residences(namespace);
         let command = Command::Clear { namespace: digest(namespace), media };
-        let Outcome::Cleared { removed, in_use } = self.rig.call(command) else { panic!("not a clear") };
+        let outcome = self.rig.call(command);
         let after = self.residences(namespace);
+        let Outcome::Cleared { removed, in_use } = outcome else {
+            let waiting = self.rig.shard.figures().waiting[0];
+            assert!(matches!(outcome, Outcome::Cancelled) && waiting == self.settings.waiting_max);
+            assert_eq!(before, after, "a refused Clear does nothing");
+            return;
+        };
         let mut ended = 0;
         for number in 0..self.keys {
             let before = before.get(&number).copied().unwrap_or_default();
