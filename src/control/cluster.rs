@@ -16,6 +16,7 @@ use orbitkv_wire::identity::{Incarnation, ShardIndex};
 use orbitkv_wire::scope::ScopeDigest;
 use tokio::sync::oneshot;
 
+use super::epoch_file::EpochFile;
 use super::etcd::{Lives, Ready};
 use super::port::CorePort;
 use crate::cli::say;
@@ -167,6 +168,8 @@ impl Drop for Waiting<'_> {
 pub struct Teller {
     /// The way to the cores.
     pub port: CorePort,
+    /// Where the epoch is kept.
+    pub epoch_file: EpochFile,
 }
 
 impl Lives for Teller {
@@ -198,6 +201,10 @@ impl Lives for Teller {
             cluster.gate.on_membership_invalid();
         });
         self.port.tell_life(&LifeLetter::Registered(local));
+        if let Err(error) = self.epoch_file.write(local.epoch) {
+            // A member all the same: only an etcd restored from an old copy could give the epoch again.
+            tracing::error!(epoch = local.epoch, %error, "the epoch is not kept");
+        }
         say(&format!(
             "member with epoch {} of cluster {} as {}",
             local.epoch, local.cluster, local.incarnation

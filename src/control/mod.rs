@@ -4,6 +4,7 @@
 mod barriers;
 mod cluster;
 pub mod connections;
+pub mod epoch_file;
 pub mod etcd;
 mod figures;
 mod guard;

@@ -84,7 +84,8 @@ pub struct NodeArgs {
     #[arg(long, value_name = "NAME", env = "ORBITKV_NODE_ID")]
     pub node_id: Option<String>,
 
-    /// Directory for the SSD file and the lock; needed with --ssd. One daemon a directory
+    /// Directory for the SSD file, the lock and the node's key; needed with --ssd and with --etcd.
+    /// One daemon a directory
     /// [default: none]
     #[arg(long, value_name = "DIR", env = "ORBITKV_DATA_DIR")]
     pub data_dir: Option<PathBuf>,

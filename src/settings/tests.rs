@@ -300,13 +300,15 @@ fn variables_lie_between_flags_and_file() {
     assert_eq!((args.journal, args.engine_uid), (Some(ByteSize(7 * MIB)), vec![1, 2]));
 }
 
-const CLUSTER: [&str; 6] = [
+const CLUSTER: [&str; 8] = [
     "--etcd",
     "http://10.0.0.1:2379,http://10.0.0.2:2379/",
     "--cluster",
     "prod",
     "--peer-addr",
     "10.0.0.7:7100",
+    "--data-dir",
+    "d",
 ];
 
 #[test]
@@ -329,6 +331,7 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
         (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
         (&["--etcd", "http://a:1", "--cluster", "c"], &["--etcd", "add --peer-addr"]),
+        (&CLUSTER[..6], &["--etcd", "its key and its last epoch", "add --data-dir DIR"]),
     ] {
         let text = refusal(flags, 2);
         parts.iter().for_each(|part| assert!(text.contains(part), "no {part} in {text}"));

@@ -287,7 +287,11 @@ impl Shard {
         self.residents.entry_mut(id).dram = Dram::Filling(copy);
         let log = self.log.as_mut().expect("an SSD residence lies in a log");
         let origin = self.residents.entry(id).origin;
-        assert_eq!(log.origin(&placement), origin, "what is read is what was written for this block");
+        assert_eq!(
+            log.life_of(&placement),
+            origin.incarnation,
+            "what is read is what was written for this block"
+        );
         log.begin_read(&placement);
         let entry = self.residents.reference(id);
         let waiters = Vec::new();

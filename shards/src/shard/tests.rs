@@ -4,6 +4,7 @@
 mod device_tests;
 mod engine_steps;
 mod lease_tests;
+mod life_tests;
 mod model;
 mod node_steps;
 mod random_tests;

@@ -286,7 +286,7 @@ impl Shard {
                 let sequence = self.put(id, Medium::Ssd);
                 let log = self.log.as_mut().expect("write-backs go to a log");
                 log.on_written(&placement, sequence, checksum);
-                let origin = log.origin(&placement);
+                let origin = log.origin(&placement, sequence);
                 let entry = self.residents.entry_mut(id);
                 let bytes = entry.bytes;
                 entry.origin = origin;
@@ -468,7 +468,7 @@ impl Shard {
                 self.write_failures_in_a_row = 0;
                 log.on_written(&target, sequence, checksum);
                 log.remove(&placement);
-                let origin = log.origin(&target);
+                let origin = log.origin(&target, sequence);
                 let entry = self.residents.entry_mut(id);
                 entry.origin = origin;
                 entry.ssd = Ssd::Resident { placement: target, sequence };
