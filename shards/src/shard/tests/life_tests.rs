@@ -250,6 +250,9 @@ fn a_second_life_takes_the_place_of_one_that_is_beginning() {
 #[test]
 fn a_list_speaks_for_the_life_it_is_answered_in() {
     let mut rig = four();
+    // Sequences before are others than those after.
+    rig.evict(0, BOTH);
+    rig.save(0, BLOCK);
     rig.begin_life(8);
     let listed = rig.list(0, BOTH, 3);
     assert_eq!(listed.iter().map(|resident| resident.sequence.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
