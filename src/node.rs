@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use orbitkv_native::affinity;
-use orbitkv_native::clock::monotonic_ns;
 use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
+use orbitkv_native::clock::monotonic_ns;
 use orbitkv_native::descriptors;
 use orbitkv_native::device_thread::DeviceThread;
 use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError, Reach};

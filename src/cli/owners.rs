@@ -26,9 +26,7 @@ pub struct OwnersArgs {
 
 /// A line for each owner stream, and where the next page begins.
 fn table(page: &OwnersPage) -> String {
-    let mut table = Table::new([
-        "owner", "shard", "core", "state", "applied", "head", "rows", "age", "note",
-    ]);
+    let mut table = Table::new(["owner", "shard", "core", "state", "applied", "head", "rows", "age", "note"]);
     for owner in &page.owners {
         let note = match (owner.installed, owner.misfit) {
             (true, _) => "",

@@ -108,7 +108,9 @@ impl CorePort {
     /// What a core has for a waiter.
     pub(super) fn on_readings(&self, answer: &ReadingsAnswer) {
         let ReadingsAnswer { waiter, round, core, revision, ref readings } = *answer;
-        self.with_cluster(|cluster| cluster.awaits.on_readings(waiter, round, core, revision, readings, now()));
+        self.with_cluster(|cluster| {
+            cluster.awaits.on_readings(waiter, round, core, revision, readings, now())
+        });
     }
 
     /// Waits until this node has all of a fence; `None` if the node is standalone. Whoever drops it waits no

@@ -171,9 +171,7 @@ const METRICS: &[Metric] = &[
         of_peers(r, |p| by("kind", [("read", p.records_read), ("coalesced", p.records_coalesced)]))
     }),
     counter("orbitkv_inventory_frames", "Inventory frames", |r| {
-        of_peers(r, |p| {
-            by("kind", [("sent", p.frames_sent.frames), ("received", p.frames_received.frames)])
-        })
+        of_peers(r, |p| by("kind", [("sent", p.frames_sent.frames), ("received", p.frames_received.frames)]))
     }),
     counter("orbitkv_inventory_bytes", "Bytes of inventory frames; the others are parts of sent", |r| {
         of_peers(r, |p| {

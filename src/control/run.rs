@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::connections::BoundedListener;
 use super::cluster::Teller;
+use super::connections::BoundedListener;
 use super::etcd;
 use super::http::{self, HttpSettings};
 use super::metadata::NodeIdentity;

@@ -8,9 +8,9 @@ use orbitkv_shards::shard::command::Attached;
 use orbitkv_shards::shard::{Command, Outcome, Reply, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::answers::{
-    self, AcquireAnswer, AttachAnswer, AttachedRecord, BlockOutcome, BlockRecord, ClearAnswer,
-    ListAnswer, OutcomeRecord, Place, PlaceRecord, QueryAnswer, ResidentRecord, SequenceRecord, SlotRecord,
-    SyncAnswer, SyncOutcome,
+    self, AcquireAnswer, AttachAnswer, AttachedRecord, BlockOutcome, BlockRecord, ClearAnswer, ListAnswer,
+    OutcomeRecord, Place, PlaceRecord, QueryAnswer, ResidentRecord, SequenceRecord, SlotRecord, SyncAnswer,
+    SyncOutcome,
 };
 use orbitkv_wire::engine::{Operation, Status};
 use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, ShardIndex};

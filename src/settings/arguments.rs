@@ -197,7 +197,13 @@ pub struct NodeArgs {
     pub zone: Option<String>,
 
     /// Namespace whose inventory is wanted of peers, as `orbitkv namespaces` prints it; repeatable  [default: all]
-    #[arg(long, value_name = "NS", env = "ORBITKV_METADATA_NAMESPACE", value_delimiter = ',', help_heading = "Peers")]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "ORBITKV_METADATA_NAMESPACE",
+        value_delimiter = ',',
+        help_heading = "Peers"
+    )]
     #[serde(deserialize_with = "one_or_many")]
     pub metadata_namespace: Vec<String>,
 

@@ -130,7 +130,13 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         peer_address: peer_address(peer, shards)?,
         zone,
         scope: scope(args)?,
-        index_slice_bytes: share("--index-budget", args.index_budget, INDEX_DEFAULT, INDEX_SLICE_BYTES_MIN, shards)?,
+        index_slice_bytes: share(
+            "--index-budget",
+            args.index_budget,
+            INDEX_DEFAULT,
+            INDEX_SLICE_BYTES_MIN,
+            shards,
+        )?,
         receive_slice_bytes: share(
             "--receive-budget",
             args.receive_budget,

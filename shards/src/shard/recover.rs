@@ -163,8 +163,7 @@ impl Shard {
         }
         let mut blocks = Vec::with_capacity(keys.len());
         let mut remaining = 0;
-        let mut means =
-            Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: false };
+        let mut means = Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: false };
         // The head first: where the lease bound or the arena ends, it is the tail that is refused.
         for key in keys {
             let state_key = self.state_key(&ids, key);

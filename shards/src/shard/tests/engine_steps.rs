@@ -153,7 +153,9 @@ impl Case {
     }
 
     pub(super) fn place(&mut self, name: Name) -> Place {
-        let Outcome::Places(Places { found: places, .. }) = self.ask(&[name], None) else { panic!("not places") };
+        let Outcome::Places(Places { found: places, .. }) = self.ask(&[name], None) else {
+            panic!("not places")
+        };
         self.model.check_place(name, places[0].1);
         places[0].1
     }
