@@ -471,6 +471,7 @@ mod tests {
             placement: String::new(),
             arena_pages: "small".to_owned(),
             shards: 1,
+            scope_digest: None,
             bill: Vec::new(),
         }
     }

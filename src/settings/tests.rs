@@ -1,8 +1,10 @@
 //! Every refusal by name, the precedence of the sources, and the completeness of the flag list.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser};
+use orbitkv_wire::scope::Scope;
 
 use super::*;
 
