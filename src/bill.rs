@@ -45,6 +45,12 @@ pub struct Rooms {
     pub mailbox_bytes: u64,
     /// Interned namespaces and their registrations.
     pub namespace_bytes: u64,
+    /// Index of peers' blocks, in a cluster.
+    pub index_bytes: u64,
+    /// Receive windows of connections with peers.
+    pub receive_bytes: u64,
+    /// Inventory frames that peers have not consumed.
+    pub metadata_queue_bytes: u64,
 }
 
 /// One line of the bill.
@@ -111,7 +117,7 @@ impl Bill {
         let charged = format!("{} slots a shard", charged_slots_max(settings.dram_slice_bytes));
         let blocks_remedy = "lower --dram or --ssd: fewer blocks need smaller tables";
         let fewer_shards = "lower --shards";
-        let lines: [(&'static str, u64, String, &'static str); 12] = [
+        let lines: [(&'static str, u64, String, &'static str); 15] = [
             (ARENA, settings.dram_slice_bytes, slice(settings.dram_slice_bytes), "lower --dram"),
             ("journal", rooms.journal_bytes, slice(settings.journal_slice_bytes), "lower --journal"),
             ("drop memory", rooms.drop_memory_bytes, "ended residences".to_owned(), fewer_shards),
@@ -129,6 +135,14 @@ impl Bill {
             ("leases and reservations", rooms.ledger_bytes, charged, "lower --dram"),
             ("mailboxes", rooms.mailbox_bytes, format!("{shards} shards with each other"), fewer_shards),
             ("namespaces", rooms.namespace_bytes, "registrations".to_owned(), fewer_shards),
+            ("peer index", rooms.index_bytes, slice(rooms.index_bytes), "lower --index-budget"),
+            ("receive windows", rooms.receive_bytes, slice(rooms.receive_bytes), "lower --receive-budget"),
+            (
+                "metadata queues",
+                rooms.metadata_queue_bytes,
+                "frames that peers have not consumed".to_owned(),
+                "run the node without --etcd",
+            ),
         ];
         let mut items: Vec<BillItem> = lines
             .into_iter()

@@ -8,6 +8,7 @@ pub mod core;
 pub mod engine;
 pub mod exit;
 pub mod node;
+pub mod peers;
 pub mod quantity;
 pub mod replay;
 pub mod settings;

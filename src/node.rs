@@ -2,16 +2,19 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use orbitkv_native::affinity;
+use orbitkv_native::clock::monotonic_ns;
 use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
 use orbitkv_native::descriptors;
 use orbitkv_native::device_thread::DeviceThread;
 use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError, Reach};
 use orbitkv_native::entropy;
+use orbitkv_native::quic::EndpointError;
 use orbitkv_native::ssd_device::SsdDevice;
 use orbitkv_native::ssd_file::{DataDirError, DataDirLock, SsdFile, SsdFileError};
 use orbitkv_native::ssd_ring::{RingError, RingSettings, SsdRing};
@@ -22,8 +25,9 @@ use orbitkv_shards::journal::{self, JournalSettings};
 use orbitkv_shards::namespaces;
 use orbitkv_shards::residents::Residents;
 use orbitkv_shards::segment_log::{SegmentLogSettings, table_memory_bytes};
-use orbitkv_shards::shard::{Shard, ShardSettings};
+use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, Shard, ShardSettings};
 use orbitkv_shards::slab::{Slab, SlabSettings};
+use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
 use orbitkv_wire::engine::answers::PageKindNumber;
 use orbitkv_wire::identity::{Incarnation, ShardIndex};
@@ -37,6 +41,7 @@ use crate::core::sockets::DESCRIPTORS_PER_CONNECTION;
 use crate::core::{Core, CoreParts, DESCRIPTORS_PER_CORE, WAITING_MAX};
 use crate::engine::{CONNECTIONS_MAX, Connection, EngineHub, Greeting};
 use crate::exit::Exit;
+use crate::peers::{Peers, PeersSettings};
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
 /// Ended residences one shard remembers.
@@ -85,6 +90,9 @@ pub enum BootError {
     /// The SSD file.
     #[error(transparent)]
     SsdFile(#[from] SsdFileError),
+    /// The endpoint of a core.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// The SSD ring.
     #[error(transparent)]
     Ring(#[from] RingError),
@@ -126,6 +134,14 @@ pub enum BootError {
     },
 }
 
+/// What a node of a cluster brings to its cores.
+pub struct ClusterSeat {
+    /// Their bounds.
+    pub peers: PeersSettings,
+    /// A bound port for each.
+    pub ports: Vec<UdpSocket>,
+}
+
 /// A running node: its cores, and control's end of the mail.
 pub struct Node {
     /// Control's end of the mail, unless it is lent to control.
@@ -148,6 +164,7 @@ pub fn bill(settings: &NodeSettings) -> Bill {
     let log =
         log_settings(settings, Incarnation([0; 16]), 0).map(|log| table_memory_bytes(&log).unwrap_or(0));
     let participants = usize::from(settings.shards) + 1;
+    let cluster = settings.cluster.as_ref();
     let journal = JournalSettings::with_capacity(settings.journal_slice_bytes as usize);
     let rooms = Rooms {
         blocks,
@@ -166,6 +183,9 @@ pub fn bill(settings: &NodeSettings) -> Bill {
             + bill::charged_slots_max(settings.dram_slice_bytes) * LEASED_SLOT_BYTES,
         mailbox_bytes: Mail::table_bytes(participants) / settings.shards as u64,
         namespace_bytes: namespaces::table_bytes(bounds::NAMESPACES_MAX) as u64,
+        index_bytes: cluster.map_or(0, |cluster| cluster.index_slice_bytes),
+        receive_bytes: cluster.map_or(0, |cluster| cluster.receive_slice_bytes),
+        metadata_queue_bytes: cluster.map_or(0, |_| PeersSettings::queue_bytes(settings.shards)),
     };
     Bill::of(settings, &rooms)
 }
@@ -198,6 +218,7 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         waiting_max: WAITING_MAX,
         blocks_max: blocks_max(settings),
         read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
+        life_slice_entries: LIFE_SLICE_ENTRIES,
     }
 }
 
@@ -241,7 +262,12 @@ impl Node {
     ///
     /// # Errors
     /// [`BootError`]; nothing is left behind.
-    pub fn start(settings: &NodeSettings, machine: &Machine, bill: &Bill) -> Result<Node, BootError> {
+    pub fn start(
+        settings: &NodeSettings,
+        machine: &Machine,
+        bill: &Bill,
+        cluster: Option<ClusterSeat>,
+    ) -> Result<Node, BootError> {
         bill.admit(machine, settings.arena_pages)?;
         let (connections_max, seats_note) = connection_seats(settings.shards, descriptors::raise_limit())?;
         for shard in 0..settings.shards {
@@ -292,6 +318,11 @@ impl Node {
         };
         let file = file.map(Arc::new);
         let mut listener = Some(listener);
+        let (peers, mut ports) = match cluster {
+            Some(seat) => (Some(seat.peers), seat.ports),
+            None => (None, Vec::new()),
+        };
+        ports.reverse();
         for (shard, mail) in (0u16..).zip(mails) {
             let seat = Seat {
                 shard,
@@ -303,6 +334,7 @@ impl Node {
                 page_kind: report.page_kind,
                 file: file.clone(),
                 listener: listener.take(),
+                peers: peers.clone().zip(ports.pop()),
             };
             let started = seat.start();
             match started {
@@ -363,6 +395,7 @@ struct Seat {
     page_kind: PageKind,
     file: Option<Arc<SsdFile>>,
     listener: Option<EngineSocket>,
+    peers: Option<(PeersSettings, UdpSocket)>,
 }
 
 impl Seat {
@@ -443,6 +476,13 @@ impl Seat {
                 Some(DeviceDriver::new(device))
             }
         };
+        let peers = match self.peers {
+            None => None,
+            Some((settings, port)) => {
+                let now = Moment(monotonic_ns());
+                Some(Box::new(Peers::new(&settings, ShardIndex(self.shard), port, now)?))
+            }
+        };
         let parts = CoreParts {
             shard,
             hub: EngineHub::new(ShardIndex(self.shard), self.greeting, self.connections_max),
@@ -452,6 +492,7 @@ impl Seat {
             file: self.file,
             listener: self.listener,
             engine_uids: self.settings.engine_uids.clone(),
+            peers,
             spins: self.settings.idle == Idle::Spin,
         };
         Core::new(parts).map_err(core_error)

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
-use orbitkv_wire::identity::{KeyHash, Sequence};
+use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, Sequence};
 
 use crate::key::{EntryId, StateKey};
-use crate::segment_log::Placement;
+use crate::segment_log::{Origin, Placement};
 use crate::slab::Slot;
 
 /// Index of a DRAM copy.
@@ -93,6 +93,10 @@ impl Ssd {
     }
 }
 
+/// Counts the registration lives of a shard. It tells whether a residence has a sequence of the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LifeNumber(pub u32);
+
 /// One block that this shard holds.
 #[derive(Debug)]
 pub struct Entry {
@@ -112,7 +116,36 @@ pub struct Entry {
     pub hot: bool,
     /// Write-backs that failed.
     pub write_failures: u8,
+    /// What its SSD record was written as; means nothing without an SSD residence.
+    pub origin: Origin,
+    /// By medium, the shard's life that the residence there has its sequence of.
+    pub lives: [LifeNumber; 2],
     birth: u64,
+}
+
+impl Entry {
+    /// Residency sequence on a medium, if there is a residence.
+    #[must_use]
+    pub fn sequence(&self, medium: Medium) -> Option<Sequence> {
+        match (medium, self.dram) {
+            (Medium::Dram, Dram::Resident { sequence, .. }) => Some(sequence),
+            (Medium::Dram, Dram::Absent | Dram::Filling(_)) => None,
+            (Medium::Ssd, _) => self.ssd.residence().map(|(_, sequence)| sequence),
+        }
+    }
+    /// Gives a residence its sequence of another life.
+    ///
+    /// # Panics
+    /// If there is none on that medium.
+    pub fn renumber(&mut self, medium: Medium, new: Sequence) {
+        match (medium, &mut self.dram, &mut self.ssd) {
+            (Medium::Dram, Dram::Resident { sequence, .. }, _)
+            | (Medium::Ssd, _, Ssd::Resident { sequence, .. } | Ssd::Moving { sequence, .. }) => {
+                *sequence = new
+            }
+            _ => panic!("only a residence has a sequence"),
+        }
+    }
 }
 
 enum Cell<T> {
@@ -257,6 +290,8 @@ impl Residents {
             ssd: Ssd::Absent,
             hot: false,
             write_failures: 0,
+            origin: Origin { incarnation: Incarnation([0; 16]), sequence: Sequence(0) },
+            lives: [LifeNumber(0); 2],
             birth: self.births,
         };
         let id = EntryId(self.entries.insert(entry));

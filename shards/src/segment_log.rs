@@ -24,15 +24,15 @@ mod tests;
 use std::collections::VecDeque;
 
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
-use orbitkv_wire::identity::Sequence;
+use orbitkv_wire::identity::{Incarnation, Sequence};
 
 pub use self::geometry::{
     Geometry, GeometryError, LOW_WATER_SEGMENTS, OFFERED_SEGMENTS_MAX, SEGMENT_BYTES, SMALLEST_BLOCK_BYTES,
     SegmentLogSettings, TABLES_AWAITING_MAX, padded_bytes, table_memory_bytes,
 };
 pub use self::placement::{
-    AppendError, BlockName, LogAccounting, LogCounts, LogState, OffReason, Placement, SegmentId, Settled,
-    Standing,
+    AppendError, BlockName, LogAccounting, LogCounts, LogState, OffReason, Origin, Placement, SegmentId,
+    Settled, Standing,
 };
 pub use self::segment::Shares;
 pub use self::table::{SegmentTable, TABLE_VERSION, TableBlock, TableError, decode_table};
@@ -101,6 +101,17 @@ impl SegmentLog {
         Ok(log)
     }
 
+    /// A new registration life: what is written from now on is written under its name. The open segment is
+    /// sealed, so that a segment, and its table, is of one life; what lies there stays readable.
+    pub fn begin_life(&mut self, incarnation: Incarnation) {
+        self.settings.incarnation = incarnation;
+        // A log that is off writes nothing more, and no tables either.
+        if let (Some(open), LogState::On) = (self.open, self.state) {
+            self.seal(open as usize);
+        }
+        self.assert_invariants();
+    }
+
     /// Takes room for a block. Its write is in flight until [`Self::on_written`] or
     /// [`Self::on_write_failed`], even if it is removed before.
     ///
@@ -122,12 +133,19 @@ impl SegmentLog {
     }
 
     /// The write of a block has completed whole: it is readable now, unless it has been removed.
-    /// `sequence` and `checksum` are what the table will say; they are ignored if it was removed.
+    /// `sequence`, of the present life, and `checksum` are what the table will say; they are ignored if it was
+    /// removed. In a segment of an earlier life the block was no residence: its table leaves it out.
     ///
     /// # Panics
     /// If the write was not in flight.
     pub fn on_written(&mut self, placement: &Placement, sequence: Sequence, checksum: u64) -> Settled {
+        let is_present = self.segments[self.segment_of(placement)].incarnation == self.settings.incarnation;
+        let sequence = if is_present { sequence } else { Sequence(0) };
         let state = self.settle(placement, Some((sequence, checksum)));
+        assert!(
+            state != BlockState::Live || !is_present || sequence > Sequence(0),
+            "a residence has a sequence"
+        );
         if state == BlockState::Live { Settled::Readable } else { Settled::Abandoned }
     }
 
@@ -209,6 +227,17 @@ impl SegmentLog {
             self.turn_off(OffReason::Quarantine { segments: quarantined as u32, of: self.geometry.segments });
         }
         self.free_if_drained(index);
+    }
+
+    /// What the block at a placement was written as.
+    ///
+    /// # Panics
+    /// If its segment has been emptied.
+    #[must_use]
+    pub fn origin(&self, placement: &Placement) -> Origin {
+        let segment = &self.segments[self.segment_of(placement)];
+        let sequence = segment.records[placement.ordinal as usize].sequence;
+        Origin { incarnation: segment.incarnation, sequence }
     }
 
     /// What a placement stands for now.
@@ -317,7 +346,8 @@ impl SegmentLog {
             self.seal(open as usize);
         }
         let next = self.free.pop_front().ok_or(AppendError::NoRoom)?;
-        self.change(next as usize, Segment::open);
+        let incarnation = self.settings.incarnation;
+        self.change(next as usize, |segment| segment.open(incarnation));
         self.open = Some(next);
         self.refused = false;
         Ok(next as usize)

@@ -52,7 +52,12 @@ pub fn run(args: NodeArgs) -> ExitCode {
             }
         },
     };
-    let node = match Node::start(&settings, &machine, &bill) {
+    let seat = match application.as_ref().map(|application| application.seat(&settings)).transpose() {
+        Ok(seat) => seat,
+        Err(error @ ApplyError::Shards(_)) => return fail(Exit::Usage, &error.to_string()),
+        Err(error) => return fail(Exit::Environment, &error.to_string()),
+    };
+    let node = match Node::start(&settings, &machine, &bill, seat) {
         Ok(node) => node,
         Err(error) => return fail(Exit::Environment, &error.to_string()),
     };

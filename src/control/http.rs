@@ -3,6 +3,7 @@
 //! It reaches the node through [`NodePort`] alone, so the API neither knows how the cores are driven nor
 //! touches what they own. Answers are JSON (but `/metrics`), errors are `{"error": …, "reason": …}`.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,17 +18,21 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use orbitkv_shards::fence::{AwaitFailure, Fence};
 use orbitkv_wire::identity::{Incarnation, Sequence};
+use orbitkv_wire::scope::ScopeDigest;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
+use super::barriers;
 use super::connections::BoundedListener;
 use super::etcd::Sight;
 use super::guard::Guard;
 use super::metadata::{MetadataPage, NodeIdentity, Phase};
 use super::metrics;
+use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
 use crate::settings::Token;
 
@@ -79,6 +84,21 @@ pub trait NodePort: Clone + Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<NamespaceRow>, PortError>> + Send;
 
+    /// At most `limit` owner streams after `after` (empty: from the first); none if the node is standalone.
+    fn owners(
+        &self,
+        after: &str,
+        limit: usize,
+    ) -> impl Future<Output = Result<Option<OwnersPage>, PortError>> + Send;
+
+    /// Waits until this node has all of a fence, as long as `longest` at most.
+    fn await_fence(
+        &self,
+        fence: Fence,
+        scope: Option<ScopeDigest>,
+        longest: Duration,
+    ) -> impl Future<Output = Result<(), AwaitFailure>> + Send;
+
     /// What does not change.
     fn identity(&self) -> &NodeIdentity;
 
@@ -98,23 +118,23 @@ pub struct HttpSettings {
     pub token: Option<Token>,
 }
 
-struct Api<P> {
-    port: P,
+pub(super) struct Api<P> {
+    pub(super) port: P,
     guard: Guard,
-    barriers: Semaphore,
+    pub(super) barriers: Semaphore,
 }
 
-type Shared<P> = State<Arc<Api<P>>>;
+pub(super) type Shared<P> = State<Arc<Api<P>>>;
 
 /// What a client is told instead of an answer.
-#[derive(Clone, Copy, Debug)]
-struct Failure {
-    status: StatusCode,
-    error: &'static str,
-    reason: &'static str,
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) status: StatusCode,
+    pub(super) error: &'static str,
+    pub(super) reason: Cow<'static, str>,
 }
 
-type Answer = Result<Response, Failure>;
+pub(super) type Answer = Result<Response, Failure>;
 
 const SILENT: Failure =
     failure(StatusCode::SERVICE_UNAVAILABLE, "silent", "a shard gave no answer within 2 s");
@@ -123,16 +143,11 @@ const NEW_INCARNATION: Failure = failure(
     "new-incarnation",
     "the node is starting a new registration life; ask again",
 );
-const STANDALONE: Failure = failure(
-    StatusCode::CONFLICT,
-    "standalone",
-    "this node is standalone: it installs no other node's inventory, so no fence of one can be awaited",
-);
 const BAD_WINDOW: Failure =
     failure(StatusCode::BAD_REQUEST, "bad-query", "after is text and limit is a number from 1 to 1000");
 
-const fn failure(status: StatusCode, error: &'static str, reason: &'static str) -> Failure {
-    Failure { status, error, reason }
+pub(super) const fn failure(status: StatusCode, error: &'static str, reason: &'static str) -> Failure {
+    Failure { status, error, reason: Cow::Borrowed(reason) }
 }
 
 impl IntoResponse for Failure {
@@ -168,7 +183,7 @@ impl<P: NodePort> Api<P> {
         Err(NEW_INCARNATION)
     }
 
-    async fn fence(&self) -> Result<Vec<ShardFence>, Failure> {
+    pub(super) async fn fence(&self) -> Result<Vec<ShardFence>, Failure> {
         for _ in 0..MERGE_TRIES {
             let fences = self.port.flush_fence().await?;
             if fences.windows(2).all(|pair| pair[0].incarnation == pair[1].incarnation) {
@@ -233,14 +248,20 @@ async fn namespaces<P: NodePort>(
     Ok(Json(json!({"namespaces": rows, "next": next})).into_response())
 }
 
-async fn owners(window: Result<Query<Window>, QueryRejection>) -> Answer {
+async fn owners<P: NodePort>(
+    State(api): Shared<P>,
+    window: Result<Query<Window>, QueryRejection>,
+) -> Answer {
     let Query(window) = window.map_err(|_| BAD_WINDOW)?;
-    window.rows()?;
-    Ok(Json(json!({"standalone": true, "owners": [], "next": null})).into_response())
+    let limit = window.rows()?;
+    let page = soon(api.port.owners(&window.after, limit)).await?;
+    let standalone = page.is_none();
+    let OwnersPage { owners, next } = page.unwrap_or_default();
+    Ok(Json(json!({"standalone": standalone, "owners": owners, "next": next})).into_response())
 }
 
 /// Takes a body that is empty or a JSON object.
-fn object_of(body: Result<Bytes, BytesRejection>) -> Result<Value, Failure> {
+pub(super) fn object_of(body: Result<Bytes, BytesRejection>) -> Result<Value, Failure> {
     let body =
         body.map_err(|rejection| failure(rejection.status(), "body", "the body has at most 65536 bytes"))?;
     if body.is_empty() {
@@ -250,31 +271,6 @@ fn object_of(body: Result<Bytes, BytesRejection>) -> Result<Value, Failure> {
         Ok(value @ Value::Object(_)) => Ok(value),
         _ => Err(failure(StatusCode::BAD_REQUEST, "body", "the body must be a JSON object")),
     }
-}
-
-async fn sync<P: NodePort>(State(api): Shared<P>, body: Result<Bytes, BytesRejection>) -> Answer {
-    object_of(body)?;
-    let _seat = api
-        .barriers
-        .try_acquire()
-        .map_err(|_| failure(StatusCode::TOO_MANY_REQUESTS, "busy", "64 barriers wait already"))?;
-    let fences = tokio::time::timeout(BARRIER_WAIT_MAX, api.fence()).await.map_err(|_| {
-        failure(StatusCode::GATEWAY_TIMEOUT, "timeout", "the flush did not end within 30 s")
-    })??;
-    let sequences: Vec<u64> = fences.iter().map(|fence| fence.sequence.0).collect();
-    Ok(Json(json!({
-        "standalone": true,
-        "local_flush_complete": true,
-        "node_id": api.port.identity().node_id,
-        "incarnation": fences.first().map(|fence| fence.incarnation.to_string()),
-        "inventory_sequence": sequences,
-    }))
-    .into_response())
-}
-
-async fn await_fence(body: Result<Bytes, BytesRejection>) -> Answer {
-    object_of(body)?;
-    Err(STANDALONE)
 }
 
 async fn guarded<P: NodePort>(State(api): Shared<P>, request: Request, next: Next) -> Response {
@@ -301,10 +297,10 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/ready", get(ready::<P>))
         .route("/metrics", get(prometheus::<P>))
         .route("/cache/metadata", get(metadata::<P>))
-        .route("/cache/metadata/owners", get(owners))
-        .route("/cache/metadata/await", post(await_fence))
+        .route("/cache/metadata/owners", get(owners::<P>))
+        .route("/cache/metadata/await", post(barriers::await_fence::<P>))
         .route("/cache/namespaces", get(namespaces::<P>))
-        .route("/cache/sync", post(sync::<P>))
+        .route("/cache/sync", post(barriers::sync::<P>))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

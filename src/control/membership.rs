@@ -8,15 +8,16 @@ use std::time::Duration;
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use orbitkv_native::entropy;
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{Alarm, Applicant, FenceCause, PauseBounds, Roster, Settings};
-use orbitkv_shards::time::Moment;
+use orbitkv_shards::membership::{Applicant, PauseBounds, Settings};
 use orbitkv_wire::identity::{ClusterUuid, Incarnation};
 use orbitkv_wire::membership::{Contact, HASH_VERSION};
+use orbitkv_wire::scope::ScopeDigest;
 use thiserror::Error;
 
-use super::etcd::{EtcdAccess, Lives, Ready, Registrar, Sight};
+use super::etcd::{EtcdAccess, Registrar, Sight};
 use super::metadata::{MemberRow, Membership};
-use crate::cli::say;
+use crate::node::ClusterSeat;
+use crate::peers::{PeersSettings, SettingsRefused};
 use crate::settings::{ClusterSettings, NodeSettings, SettingsError, read_file};
 
 /// Length of a node's lease. Half of it is what an etcd outage may last before sessions end: longer than
@@ -45,6 +46,12 @@ pub enum ApplyError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// The bounds of a node do not go round.
+    #[error("--shards: {0}")]
+    Shards(#[from] SettingsRefused),
+    /// The process has no descriptors left.
+    #[error("the process has no descriptors left: {0}; raise its limit (`ulimit -n`)")]
+    Descriptors(std::io::Error),
     /// The kernel does not say which boot this is.
     #[error("the boot id cannot be read from {BOOT_ID}")]
     BootId,
@@ -55,6 +62,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// A node's application: its ports are bound, and stay so.
 #[derive(Debug)]
 pub struct Application {
+    key: orbitkv_native::quic::NodeKey,
     contact: Contact,
     access: EtcdAccess,
     cluster: ClusterSettings,
@@ -79,19 +87,48 @@ impl Application {
             })
         };
         let ports = (0..settings.shards).map(bind).collect::<Result<Vec<_>, _>>()?;
+        let directory = settings.data_dir.as_deref().expect("a cluster needs one");
+        let key = orbitkv_native::quic::NodeKey::load_or_create(directory).expect("TEMP");
         let contact = Contact {
             address,
             shards: settings.shards,
             hash_version: HASH_VERSION,
             zone: cluster.zone.clone(),
-            // Nobody speaks to peers yet, so there is no key to prove.
-            key_fingerprint: [0; 32],
+            key_fingerprint: key.fingerprint().0,
             boot_id: boot_id(Path::new(BOOT_ID)).ok_or(ApplyError::BootId)?,
             peer_socket: String::new(),
             capabilities: Vec::new(),
         };
         let access = EtcdAccess { endpoints: cluster.etcd.clone(), options: options(&cluster)? };
-        Ok(Some(Application { contact, access, cluster, node: settings.node_id.clone(), ports }))
+        Ok(Some(Application { key, contact, access, cluster, node: settings.node_id.clone(), ports }))
+    }
+
+    /// What the cores are told of the cluster at boot, with the port of each.
+    ///
+    /// # Errors
+    /// If the shards are too many for the bounds of a node, or the process has no descriptors left.
+    pub fn seat(&self, settings: &NodeSettings) -> Result<ClusterSeat, ApplyError> {
+        let peers = PeersSettings::of(settings, &self.cluster, self.local(), self.key.clone())?;
+        let ports = self.ports.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
+        Ok(ClusterSeat { peers, ports: ports.map_err(ApplyError::Descriptors)? })
+    }
+
+    /// The name under which the node applies; it has no life yet.
+    #[must_use]
+    pub fn local(&self) -> Local {
+        Local {
+            cluster: ClusterUuid([0; 16]),
+            node: self.node.parse().expect("the settings were checked"),
+            epoch: 0,
+            incarnation: Incarnation([0; 16]),
+            shards: self.contact.shards,
+        }
+    }
+
+    /// Digest of what the node subscribes to.
+    #[must_use]
+    pub fn scope(&self) -> ScopeDigest {
+        self.cluster.scope.digest()
     }
 
     /// What is registered, beginning with the life that the shards live.
@@ -136,49 +173,6 @@ fn options(cluster: &ClusterSettings) -> Result<ConnectOptions, SettingsError> {
 fn boot_id(file: &Path) -> Option<[u8; 16]> {
     let text = std::fs::read_to_string(file).ok()?.trim().replace('-', "");
     u128::from_str_radix(&text, 16).ok().filter(|_| text.len() == 32).map(u128::to_be_bytes)
-}
-
-/// Says what happens to the node's membership. Peers are not spoken to yet: shards live on unchanged.
-#[derive(Debug)]
-pub struct Teller;
-
-impl Lives for Teller {
-    fn begin(&mut self, _incarnation: Incarnation) -> Ready {
-        // Nobody has read a journal, so there is none to begin again.
-        Box::pin(std::future::ready(()))
-    }
-
-    fn on_fenced(&mut self, incarnation: Incarnation, cause: &FenceCause) {
-        match cause {
-            FenceCause::Withdrawn => tracing::info!(%incarnation, "withdrawn"),
-            cause => tracing::warn!(%incarnation, %cause, "this life is over; local service goes on"),
-        }
-    }
-
-    fn on_registered(&mut self, local: Local) {
-        say(&format!(
-            "member with epoch {} of cluster {} as {}",
-            local.epoch, local.cluster, local.incarnation
-        ));
-    }
-
-    fn on_admitted(&mut self, _until: Moment) {}
-
-    fn on_members(&mut self, roster: &Roster) {
-        let map = roster.map();
-        tracing::debug!(revision = map.revision, members = map.members().len(), "members");
-    }
-
-    fn on_suspended(&mut self, cause: &str) {
-        tracing::warn!(
-            cause,
-            "the members are not known: nothing remote is admitted until they are read again"
-        );
-    }
-
-    fn on_alarm(&mut self, alarm: &Alarm) {
-        tracing::error!("{alarm}");
-    }
 }
 
 impl Membership {

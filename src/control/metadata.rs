@@ -1,9 +1,12 @@
 //! `/cache/metadata`: one page that says what a node is, holds and has seen.
 
+use std::collections::BTreeMap;
+
+use orbitkv_shards::coverage::{Basis, Coverage, merge};
 use serde::{Deserialize, Serialize};
 
 use super::etcd::Sight;
-use super::report::ShardReport;
+use super::report::{PeersReport, ShardReport};
 use crate::bill::Bill;
 use crate::settings::NodeSettings;
 
@@ -23,6 +26,8 @@ pub struct NodeIdentity {
     pub arena_pages: String,
     /// Shards of this incarnation.
     pub shards: u16,
+    /// Digest of the subscribed namespaces; none standalone.
+    pub scope_digest: Option<String>,
     /// Items of the memory bill in bytes.
     pub bill: Vec<BillLine>,
 }
@@ -50,8 +55,7 @@ pub enum Phase {
     Draining,
 }
 
-/// The page. Standalone, there is no epoch, cluster, scope or membership, and no session; with etcd there
-/// are a registration and members, and nothing else yet.
+/// The page. Standalone, there is no epoch, cluster, scope or membership, and no session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MetadataPage {
@@ -69,8 +73,11 @@ pub struct MetadataPage {
     pub scope_digest: Option<String>,
     /// Membership map.
     pub membership: Membership,
-    /// `CompleteAtWatermarks` standalone: no owner stream is expected, and every one of them is installed.
+    /// `CompleteAtWatermarks`, `PartialHints` or `Unavailable`, over all cores. Standalone the first: no owner
+    /// stream is expected, and every one of them is installed.
     pub coverage: String,
+    /// Age of the least fresh installed view in milliseconds, by receipt.
+    pub oldest_age_ms: u64,
     /// Where the node is in its life.
     pub phase: Phase,
     /// Head of each shard's journal.
@@ -156,16 +163,16 @@ pub struct JournalTotals {
     pub capacity_bytes: u64,
 }
 
-/// The index of peers' blocks, in bytes; all zero standalone.
+/// The index of peers' blocks; all zero standalone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IndexTotals {
-    /// Installed views.
-    pub active_bytes: u64,
-    /// Views being received.
-    pub staging_bytes: u64,
-    /// Both and transient growth.
+    /// Rows: of installed views, of views being received, and of views that are gone and not swept yet.
+    pub rows: u64,
+    /// Bytes charged for them, transient growth included.
     pub accounted_bytes: u64,
+    /// Bytes allowed.
+    pub budget_bytes: u64,
 }
 
 /// Resets of one cause.
@@ -202,6 +209,7 @@ impl NodeIdentity {
             placement: settings.placement.to_string(),
             arena_pages: arena_pages.to_owned(),
             shards: settings.shards,
+            scope_digest: settings.cluster.as_ref().map(|cluster| cluster.scope.digest().to_string()),
             bill: lines.map(|item| BillLine { name: item.name.to_owned(), bytes: item.bytes }).collect(),
         }
     }
@@ -250,6 +258,8 @@ impl MetadataPage {
             return Err(MixedIncarnations);
         }
         let local = sight.and_then(|sight| sight.local);
+        let coverage = coverage(&shards);
+        let peers = || shards.iter().filter_map(|report| report.peers.as_ref());
         let journals = || shards.iter().map(|report| report.journal);
         Ok(MetadataPage {
             standalone: sight.is_none(),
@@ -257,9 +267,10 @@ impl MetadataPage {
             incarnation: shards.first().map(|report| report.incarnation.clone()).unwrap_or_default(),
             epoch: local.map(|local| local.epoch),
             cluster: local.map(|local| local.cluster.to_string()),
-            scope_digest: None,
+            scope_digest: identity.scope_digest.clone(),
             membership: sight.map_or_else(Membership::standalone, Membership::of),
-            coverage: "CompleteAtWatermarks".to_owned(),
+            coverage: coverage.0,
+            oldest_age_ms: coverage.1,
             phase,
             inventory_sequence: journals().map(|journal| journal.head_sequence).collect(),
             journal: JournalTotals {
@@ -267,11 +278,32 @@ impl MetadataPage {
                 peak_bytes: journals().map(|journal| journal.peak_bytes).sum(),
                 capacity_bytes: journals().map(|journal| journal.capacity_bytes).sum(),
             },
-            index: IndexTotals::default(),
-            sessions: 0,
-            resets: Vec::new(),
+            index: IndexTotals {
+                rows: peers().map(|peers| peers.index_rows).sum(),
+                accounted_bytes: peers().map(|peers| peers.index_bytes).sum(),
+                budget_bytes: peers().map(|peers| peers.index_budget_bytes).sum(),
+            },
+            sessions: peers().map(|peers| peers.sessions_served + peers.sessions_received).sum(),
+            resets: resets(peers()),
             memory: Memory::observe(identity),
             shards,
         })
     }
+}
+
+/// Coverage over all cores, and the age of the least fresh view in milliseconds.
+fn coverage(shards: &[ShardReport]) -> (String, u64) {
+    let parts: Vec<_> = shards.iter().filter_map(|report| report.coverage).collect();
+    let Some(first) = parts.first() else { return (format!("{:?}", Coverage::CompleteAtWatermarks), 0) };
+    let basis = Basis { revision: first.revision, scope_generation: first.scope_generation };
+    let merged = merge(basis, &parts);
+    (format!("{:?}", merged.coverage), merged.oldest_age.as_millis() as u64)
+}
+
+fn resets<'a>(peers: impl Iterator<Item = &'a PeersReport>) -> Vec<Reset> {
+    let mut sums = BTreeMap::new();
+    for (cause, count) in peers.flat_map(|peers| &peers.resets) {
+        *sums.entry(cause.clone()).or_default() += count;
+    }
+    sums.into_iter().map(|(cause, count)| Reset { cause, count }).collect()
 }

@@ -1,13 +1,17 @@
 //! The control thread's side of a node: what operators see and ask. It never touches a structure of a
 //! core; it asks through [`http::NodePort`] and merges what comes back.
 
+mod barriers;
+mod cluster;
 pub mod connections;
 pub mod etcd;
+mod figures;
 mod guard;
 pub mod http;
 pub mod membership;
 pub mod metadata;
 mod metrics;
+mod owners;
 pub mod port;
 pub mod report;
 pub mod run;

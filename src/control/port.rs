@@ -6,23 +6,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use orbitkv_native::wake::Wake;
-use orbitkv_shards::segment_log::OffReason;
+use orbitkv_shards::fence::{AwaitFailure, Fence};
+use orbitkv_shards::inventory::subscriber::StreamId;
+use orbitkv_shards::members::Local;
 use orbitkv_shards::shard::{Command, Outcome, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
-use orbitkv_wire::identity::ShardIndex;
+use orbitkv_wire::identity::{Incarnation, ShardIndex};
+use orbitkv_wire::scope::ScopeDigest;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc, watch as latest};
 
+use super::cluster::Cluster;
 use super::etcd::Sight;
 use super::http::{NodePort, PortError, ShardFence};
 use super::metadata::{NodeIdentity, Phase};
-use super::report::{
-    ArenaReport, EngineReport, JournalReport, NamespaceRow, PerMedium, QueuePeaks, SaveRefusals,
-    ServiceReport, ShardReport, SsdFault, SsdReport, SsdState, TurnReport,
-};
+use super::owners;
+use super::figures::shard_report;
+use super::report::{NamespaceRow, ShardReport};
 use crate::core::mail::{Answer, Incoming, Letter, Mail, NamespacesPage};
 use crate::core::report::CoreReport;
+use crate::peers::{OwnerRow, OwnersPage};
 
 /// How often a draining node looks at what is left.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
@@ -46,6 +50,10 @@ struct Questions {
     /// Cancels that found their core's lane full. Nothing is asked before they are out, so there are
     /// no more than questions, one for each core.
     cancels: VecDeque<(usize, Tag)>,
+    /// What every core is to be told in this order, and the core that is next: it waits for a full lane.
+    /// A core that takes nothing for long holds up nothing else than this; what is added meanwhile comes of
+    /// membership and of awaits, which are bounded and slow.
+    orders: VecDeque<(usize, Letter)>,
 }
 
 impl Questions {
@@ -62,6 +70,17 @@ impl Questions {
         self.mail.flush();
         self.cancels.is_empty()
     }
+
+    /// Sends the orders that wait, oldest first.
+    fn send_orders(&mut self) {
+        while let Some((core, letter)) = self.orders.pop_front() {
+            if let Err(letter) = self.mail.send(core, letter) {
+                self.orders.push_front((core, letter));
+                break;
+            }
+        }
+        self.mail.flush();
+    }
 }
 
 struct Shared {
@@ -73,6 +92,8 @@ struct Shared {
     phase: AtomicU8,
     drain: Notify,
     membership: latest::Receiver<Option<Sight>>,
+    /// None if the node is standalone.
+    cluster: Mutex<Option<Cluster>>,
 }
 
 /// Control's way to the cores.
@@ -84,13 +105,72 @@ pub struct CorePort {
 impl CorePort {
     /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone.
     #[must_use]
-    pub fn new(mail: Mail, identity: NodeIdentity, membership: latest::Receiver<Option<Sight>>) -> CorePort {
+    pub fn new(
+        mail: Mail,
+        identity: NodeIdentity,
+        membership: latest::Receiver<Option<Sight>>,
+        member: Option<(Local, ScopeDigest)>,
+    ) -> CorePort {
         let (wake, cores) = (mail.wake().clone(), mail.participants() - 1);
-        let questions =
-            Mutex::new(Questions { mail, waiting: HashMap::new(), next: 1, cancels: VecDeque::new() });
-        let phase = AtomicU8::new(Phase::Serving as u8);
-        let drain = Notify::new();
-        CorePort { shared: Arc::new(Shared { questions, wake, cores, identity, phase, drain, membership }) }
+        let questions = Questions {
+            mail,
+            waiting: HashMap::new(),
+            next: 1,
+            cancels: VecDeque::new(),
+            orders: VecDeque::new(),
+        };
+        let shared = Shared {
+            questions: Mutex::new(questions),
+            wake,
+            cores,
+            identity,
+            phase: AtomicU8::new(Phase::Serving as u8),
+            drain: Notify::new(),
+            membership,
+            cluster: Mutex::new(member.map(|(local, scope)| Cluster::new(local, scope))),
+        };
+        CorePort { shared: Arc::new(shared) }
+    }
+
+    pub(super) fn cluster(&self) -> std::sync::MutexGuard<'_, Option<Cluster>> {
+        self.shared.cluster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells every core, in the order of the calls and whether or not lanes have room.
+    pub(super) fn tell_in_order(&self, letter: impl Fn() -> Letter) {
+        let mut questions = self.questions();
+        let cores = self.shared.cores;
+        questions.orders.extend((0..cores).map(|core| (core, letter())));
+        questions.send_orders();
+    }
+
+    /// Lets every shard begin a life; done when all of them live it.
+    pub(super) async fn begin_life(&self, incarnation: Incarnation) -> Result<(), PortError> {
+        let begun = self.ask(
+            self.shared.cores,
+            |tag| Letter::Command(Box::new((tag, Command::BeginLife(incarnation)))),
+            |answer| match answer {
+                Answer::Reply(reply) if matches!(reply.outcome, Outcome::LifeBegun) => {
+                    Some((usize::from(reply.shard.0), ()))
+                }
+                _ => None,
+            },
+        );
+        begun.await.map(|_| ())
+    }
+
+    /// A page of owner streams of one core.
+    async fn owners_of(
+        &self,
+        core: usize,
+        after: Option<StreamId>,
+        limit: usize,
+    ) -> Result<Vec<OwnerRow>, PortError> {
+        let letter = |tag| Letter::Owners(Box::new(OwnersPage { tag, after, limit }));
+        match self.ask_one(core, letter).await? {
+            Answer::Owners(_, _, rows) => Ok(*rows),
+            _ => Err(PortError::Busy),
+        }
     }
 
     fn questions(&self) -> std::sync::MutexGuard<'_, Questions> {
@@ -115,14 +195,20 @@ impl CorePort {
     }
 
     fn deliver_arrived(&self) {
+        let mut of_cluster = Vec::new();
         let mut questions = self.questions();
         questions.send_cancels();
+        questions.send_orders();
         while let Some(Incoming::Answer(answer)) = questions.mail.receive() {
             let number = match &answer {
                 Answer::Reply(reply) => reply.tag.number,
-                Answer::Report(tag, _) | Answer::Namespaces(tag, _) => tag.number,
+                Answer::Report(tag, _) | Answer::Namespaces(tag, _) | Answer::Owners(tag, ..) => tag.number,
                 Answer::DrainRequested => {
                     self.shared.drain.notify_one();
+                    continue;
+                }
+                Answer::Lowered(..) | Answer::Readings(_) => {
+                    of_cluster.push(answer);
                     continue;
                 }
                 Answer::Registered(..) | Answer::Stopped => continue,
@@ -130,6 +216,14 @@ impl CorePort {
             if let Some(asker) = questions.waiting.get(&number) {
                 // An asker that has gone away needs no answer.
                 let _ = asker.send(answer);
+            }
+        }
+        drop(questions);
+        for answer in of_cluster {
+            match answer {
+                Answer::Lowered(core, revision) => self.on_lowered(core, revision),
+                Answer::Readings(answer) => self.on_readings(&answer),
+                _ => unreachable!("only these were put aside"),
             }
         }
     }
@@ -170,6 +264,26 @@ impl CorePort {
         }
         forget.waits = false;
         Ok(collected.into_iter().flatten().collect())
+    }
+
+    /// Asks one core.
+    async fn ask_one(&self, core: usize, letter: impl Fn(Tag) -> Letter) -> Result<Answer, PortError> {
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        let _forget = {
+            let mut questions = self.questions();
+            if !questions.mail.has_room(core, 1) || questions.waiting.len() >= QUESTIONS_MAX {
+                return Err(PortError::Busy);
+            }
+            let number = questions.next;
+            questions.next += 1;
+            questions.waiting.insert(number, sender);
+            let tag = Tag { origin: ShardIndex(self.shared.cores as u16), number };
+            let sent = questions.mail.send(core, letter(tag));
+            assert!(sent.is_ok(), "asked for room before");
+            questions.mail.flush();
+            Forget { port: self, tag, waits: false }
+        };
+        answers.recv().await.ok_or(PortError::Stopping)
     }
 
     async fn core_reports(&self) -> Result<Vec<CoreReport>, PortError> {
@@ -310,6 +424,23 @@ impl NodePort for CorePort {
         Ok(rows.collect())
     }
 
+    async fn owners(&self, after: &str, limit: usize) -> Result<Option<owners::OwnersPage>, PortError> {
+        if self.cluster().is_none() {
+            return Ok(None);
+        }
+        let of_core = |core, after, limit| self.owners_of(core, after, limit);
+        owners::page(after, limit, self.shared.cores, of_core).await.map(Some)
+    }
+
+    async fn await_fence(
+        &self,
+        fence: Fence,
+        scope: Option<ScopeDigest>,
+        longest: Duration,
+    ) -> Result<(), AwaitFailure> {
+        self.await_installed(fence, scope, longest).await
+    }
+
     fn identity(&self) -> &NodeIdentity {
         &self.shared.identity
     }
@@ -325,98 +456,6 @@ impl NodePort for CorePort {
     fn membership(&self) -> Option<Sight> {
         self.shared.membership.borrow().clone()
     }
-}
-
-fn shard_report(report: CoreReport) -> ShardReport {
-    let CoreReport { figures, engine, turns, mail, device_peak, file_deleted, .. } = report;
-    let counters = figures.counters;
-    ShardReport {
-        shard: figures.shard.0,
-        incarnation: figures.incarnation.to_string(),
-        residents: PerMedium { dram: counters.dram_residents, ssd: counters.ssd_residents },
-        resident_bytes: PerMedium { dram: counters.dram_bytes, ssd: counters.ssd_bytes },
-        evictions: PerMedium { dram: counters.dram_evictions, ssd: counters.ssd_evictions },
-        journal: JournalReport {
-            head_sequence: figures.head.0,
-            oldest_sequence: figures.oldest.0,
-            used_bytes: figures.journal_bytes[0],
-            peak_bytes: figures.journal_bytes[1],
-            capacity_bytes: figures.journal_bytes[2],
-        },
-        arena: ArenaReport {
-            capacity_bytes: figures.arena_bytes,
-            allocated_bytes: figures.allocated_bytes,
-            reserved_bytes: figures.reserved_bytes[0],
-            leased_bytes: figures.leased_bytes,
-            pinned_bytes: figures.pinned_bytes,
-        },
-        ssd: figures.ssd.map_or_else(SsdReport::default, |ssd| SsdReport {
-            state: ssd_state(ssd.off, file_deleted),
-            capacity_bytes: ssd.capacity_bytes,
-            live_bytes: ssd.live_bytes,
-            free_bytes: ssd.free_bytes,
-            write_backs_queued: figures.write_backs_queued,
-            write_backs_in_flight: figures.write_backs_in_flight,
-            write_backs_done: counters.write_backs_done,
-            write_backs_failed: counters.ssd_write_errors,
-            reads: counters.ssd_reads,
-            read_errors: counters.ssd_read_errors,
-            checksum_failures: counters.checksum_failures,
-            quarantined_bytes: ssd.quarantined_bytes,
-        }),
-        engine: EngineReport {
-            connections: engine.connections,
-            requests_in_flight: engine.requests_in_flight,
-            reservations: figures.reservations,
-            leases: figures.leases,
-            holds: figures.holds,
-            holds_expired: figures.holds_expired,
-            waiting: figures.waiting[0],
-            process_deaths: engine.process_deaths,
-            stale_generation_rejections: engine.stale_generation,
-            malformed_frames: engine.malformed_frames,
-        },
-        service: ServiceReport {
-            queries: counters.queries,
-            acquires_busy: counters.acquires_busy,
-            saves_present: counters.saves_present,
-            saves_lost_race: counters.saves_lost_race,
-            hits: PerMedium { dram: counters.hits_dram, ssd: counters.hits_ssd },
-            misses: counters.misses,
-            saves_committed: counters.saves_committed,
-            saved_bytes: counters.saved_bytes,
-            saves_refused: SaveRefusals {
-                busy: counters.saves_busy,
-                too_large: counters.saves_too_large,
-                being_saved: counters.saves_being_saved,
-                draining: counters.saves_draining,
-            },
-        },
-        queue_peaks: QueuePeaks {
-            connection_requests: engine.requests_in_flight_peak,
-            write_backs: counters.write_queue_peak,
-            ssd_requests: device_peak,
-            waiting: figures.waiting[1],
-            mail_requests: mail.requests,
-            mail_replies: mail.answers,
-        },
-        turns: TurnReport { turns: turns.turns, stalls: turns.stalls, slice_ns_max: turns.ns_max },
-    }
-}
-
-fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
-    if file_deleted {
-        let detail = "the SSD file has no name any more; its space comes back when the node ends".to_owned();
-        return SsdState::Degraded { fault: SsdFault::FileDeleted, detail };
-    }
-    let Some(reason) = off else { return SsdState::On };
-    let fault = match reason {
-        OffReason::Quarantine { .. } => SsdFault::WrongChecksums,
-        OffReason::WriteFailures { errno: libc::ENOSPC, .. } => SsdFault::DeviceFull,
-        OffReason::WriteFailures { .. } => SsdFault::WriteErrors,
-        OffReason::ReadFailures { .. } => SsdFault::ReadErrors,
-    };
-    SsdState::Degraded { fault, detail: reason.to_string() }
 }
 
 #[cfg(test)]
@@ -448,7 +487,7 @@ mod tests {
     #[tokio::test]
     async fn a_sync_that_nobody_waits_for_any_more_gives_its_seat_back() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1);
+        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1, None);
         let mut core = mails.pop().expect("the core");
         let timed_out = tokio::time::timeout(Duration::from_millis(1), port.flush_fence()).await;
         assert!(timed_out.is_err());
@@ -466,7 +505,7 @@ mod tests {
     #[tokio::test]
     async fn a_cancel_that_finds_no_room_is_sent_later() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1);
+        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1, None);
         let mut core = mails.pop().expect("the core");
         let fill = async {
             while port.tell_all(|| Letter::Drain) {}

@@ -4,6 +4,9 @@
 //! Counters (`*_total` in `/metrics`) grow for the life of the process; everything else is a level.
 //! Unknown fields are ignored and missing ones read as zero, so a client of another version still works.
 
+use std::collections::BTreeMap;
+
+use orbitkv_shards::coverage::CoreCoverage;
 use serde::{Deserialize, Serialize};
 
 /// Levels and counters of one shard at one instant.
@@ -34,6 +37,11 @@ pub struct ShardReport {
     pub queue_peaks: QueuePeaks,
     /// How long the core's turns took.
     pub turns: TurnReport,
+    /// How far its owner streams are; what the page makes of it is the merge over all cores.
+    #[serde(skip)]
+    pub coverage: Option<CoreCoverage>,
+    /// Its part in the cluster; none standalone.
+    pub peers: Option<PeersReport>,
 }
 
 /// A figure for each medium.
@@ -178,6 +186,8 @@ pub struct ServiceReport {
     pub queries: u64,
     /// Blocks acquired, by the place they were found.
     pub hits: PerMedium,
+    /// Blocks acquired from peers, by the place they were found there.
+    pub peer_hits: PerMedium,
     /// Blocks asked for and found nowhere.
     pub misses: u64,
     /// Blocks of an Acquire that were refused for want of room.
@@ -236,6 +246,96 @@ pub struct TurnReport {
     pub stalls: u64,
     /// Longest slice in nanoseconds.
     pub slice_ns_max: u64,
+}
+
+/// A core's part in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeersReport {
+    /// Sessions in which peers subscribe to this core.
+    pub sessions_served: u64,
+    /// Of those, past their snapshot.
+    pub sessions_following: u64,
+    /// Sessions in which this core subscribes to peers.
+    pub sessions_received: u64,
+    /// Rows of the index partition, hidden and retired ones included.
+    pub index_rows: u64,
+    /// Of those, rows of views that are gone and not swept yet.
+    pub index_retired_rows: u64,
+    /// Bytes charged to the index.
+    pub index_bytes: u64,
+    /// Most ever.
+    pub index_bytes_peak: u64,
+    /// Bytes allowed.
+    pub index_budget_bytes: u64,
+    /// Journal records read for peers, before coalescing, counter.
+    pub records_read: u64,
+    /// Records left of them after coalescing, counter.
+    pub records_coalesced: u64,
+    /// Inventory frames sent, counters.
+    pub frames_sent: PeerFrames,
+    /// Of those, deltas.
+    pub deltas_sent: PeerFrames,
+    /// Of those, snapshot pages.
+    pub pages_sent: PeerFrames,
+    /// Of the deltas, bytes of replays, counter.
+    pub replay_bytes_sent: u64,
+    /// Bytes of frames built and not consumed.
+    pub queue_bytes: u64,
+    /// Most ever.
+    pub queue_bytes_peak: u64,
+    /// Records by which the rearmost acknowledged view is behind the journal.
+    pub lag_records_max: u64,
+    /// Time that changes waited for others on purpose, in microseconds, counter.
+    pub intentional_wait_us: u64,
+    /// Longest such wait.
+    pub intentional_wait_us_max: u64,
+    /// Inventory frames received, counters.
+    pub frames_received: PeerFrames,
+    /// Changes applied to installed views, counter.
+    pub changes_applied: u64,
+    /// Changes applied to stagings, counter.
+    pub changes_staged: u64,
+    /// Sessions opened, counter.
+    pub sessions_opened: u64,
+    /// Sessions that ended from elsewhere, counter.
+    pub sessions_lost: u64,
+    /// Views that went on after a reconnect, counter.
+    pub sessions_resumed: u64,
+    /// Snapshots installed, counter.
+    pub snapshots_installed: u64,
+    /// Offers refused because the index had no room, counter.
+    pub snapshots_refused: u64,
+    /// Views given up to make room for their successors, counter.
+    pub views_withdrawn: u64,
+    /// Owner streams excluded because their source left or was replaced, counter.
+    pub streams_excluded: u64,
+    /// Longest time to a first view in microseconds.
+    pub bootstrap_us_max: u64,
+    /// Longest time from a reset to the next view in microseconds.
+    pub repair_us_max: u64,
+    /// Resets that sources asked for, by cause, counters.
+    pub resets: BTreeMap<String, u64>,
+    /// Sessions closed because a requester broke the protocol, counter.
+    pub protocol_errors: u64,
+    /// QUIC connections, closing ones included.
+    pub connections: u64,
+    /// Datagrams received, counter.
+    pub datagrams_received: u64,
+    /// Datagrams dropped because nobody known sent them, counter.
+    pub datagrams_dropped: u64,
+    /// Turns in which a handshake was worked on, counter.
+    pub handshake_turns: u64,
+}
+
+/// Frames of one kind, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerFrames {
+    /// How many.
+    pub frames: u64,
+    /// How many bytes, headers included.
+    pub bytes: u64,
 }
 
 /// A namespace and the model it stands for; one row of `/cache/namespaces`.

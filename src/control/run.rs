@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::connections::BoundedListener;
+use super::cluster::Teller;
 use super::etcd;
 use super::http::{self, HttpSettings};
-use super::membership::{Application, Teller};
+use super::membership::Application;
 use super::metadata::NodeIdentity;
 use super::port::CorePort;
 use crate::cli::say;
@@ -35,7 +36,8 @@ pub fn serve(
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (seen, membership) = tokio::sync::watch::channel(None);
-    let port = CorePort::new(node.take_mail(), identity, membership);
+    let member = application.map(|application| (application.local(), application.scope()));
+    let port = CorePort::new(node.take_mail(), identity, membership, member);
     let registrar = application.map(|application| application.registrar(node.incarnation));
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -61,7 +63,7 @@ pub fn serve(
             let stop = async move {
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
-            tokio::spawn(etcd::run(registrar, Teller, seen, stop))
+            tokio::spawn(etcd::run(registrar, Teller { port: port.clone() }, seen, stop))
         });
         say(&format!("engine socket {}", settings.engine_socket.display()));
         say(&format!(
@@ -79,7 +81,11 @@ pub fn serve(
         let _ = stop.send(true);
         if let Some(registered) = registered {
             // It takes no longer than a withdrawal may. Peers shall know before engines are cut off.
-            let _ = registered.await;
+            tokio::select! {
+                _ = registered => {}
+                // Cores are told on the way, and answer.
+                delivered = port.deliver() => return delivered,
+            }
         }
         if let Some(mut served) = served {
             let answered = tokio::select! {

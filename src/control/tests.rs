@@ -6,12 +6,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use orbitkv_shards::fence::{AwaitFailure, Fence};
 use orbitkv_wire::identity::{Incarnation, Sequence};
+use orbitkv_wire::scope::ScopeDigest;
 use serde_json::Value;
 
 use super::connections::{BoundedListener, CONNECTIONS_MAX, SILENCE_MAX};
 use super::http::{BODY_BYTES_MAX, HttpSettings, NodePort, PortError, ShardFence, serve};
 use super::metadata::{NodeIdentity, Phase};
+use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
 use crate::cli::http_client::{ClientError, HttpClient};
 use crate::exit::Exit;
@@ -55,6 +58,19 @@ impl NodePort for FakeNode {
     async fn namespaces(&self, after: &str, limit: usize) -> Result<Vec<NamespaceRow>, PortError> {
         let all = ["a", "b", "c"].into_iter().filter(|name| *name > after).take(limit);
         Ok(all.map(|name| NamespaceRow { namespace: name.to_owned(), ..NamespaceRow::default() }).collect())
+    }
+
+    async fn owners(&self, _after: &str, _limit: usize) -> Result<Option<OwnersPage>, PortError> {
+        Ok(None)
+    }
+
+    async fn await_fence(
+        &self,
+        _fence: Fence,
+        _scope: Option<ScopeDigest>,
+        _longest: Duration,
+    ) -> Result<(), AwaitFailure> {
+        Err(AwaitFailure::Standalone)
     }
 
     fn identity(&self) -> &NodeIdentity {

@@ -11,12 +11,14 @@ use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_shards::shard::{Command, Reply, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
+use orbitkv_wire::identity::ShardIndex;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::WAITING_MAX;
 use super::report::CoreReport;
 use crate::engine::EngineStream;
 use crate::engine::registry::{Conflict, NamespaceFields, Registration};
+use crate::peers::{LifeLetter, OwnerRow, OwnersPage, PermitLetter, ReadingsAnswer, ReadingsQuestion};
 
 /// Letters a lane holds.
 pub const LANE_LETTERS: usize = 1_024;
@@ -62,6 +64,14 @@ pub enum Letter {
     Drain,
     /// What the whole node still has to finish, for the engines that wait for it.
     DrainProgress(Box<DrainAnswer>),
+    /// What control says of this node's life and of its peers.
+    Life(Box<LifeLetter>),
+    /// About snapshot permits, to and from core 0.
+    Permit(PermitLetter),
+    /// Control wants a page of owner streams.
+    Owners(Box<OwnersPage>),
+    /// Control wants to know what of a fence is here.
+    Readings(Box<ReadingsQuestion>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }
@@ -88,6 +98,12 @@ pub enum Answer {
     Report(Tag, Box<CoreReport>),
     /// A page of registered namespaces.
     Namespaces(Tag, Box<Vec<NamespaceFields>>),
+    /// A page of owner streams, and whose.
+    Owners(Tag, ShardIndex, Box<Vec<OwnerRow>>),
+    /// What of a fence is here.
+    Readings(Box<ReadingsAnswer>),
+    /// The core stands at this revision of the membership.
+    Lowered(ShardIndex, u64),
     /// The core has ended.
     Stopped,
     /// An engine asked for the node to drain.

@@ -4,6 +4,7 @@
 mod connections;
 pub mod device;
 pub mod mail;
+mod peers;
 mod reactor;
 pub mod report;
 pub mod sockets;
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use orbitkv_native::arena::Arena;
-use orbitkv_native::clock::monotonic_ns;
+use orbitkv_native::clock::{boottime_ns, monotonic_ns};
 use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
@@ -25,6 +26,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::engine::registry::Registry;
 use crate::engine::{EngineHub, Errand};
+use crate::peers::Peers;
 use device::DeviceDriver;
 use mail::{Answer, Incoming, LETTERS_PER_TURN, Letter, Mail};
 use report::{CoreReport, TurnCounters};
@@ -67,6 +69,8 @@ pub enum Ready {
     Listener,
     /// The device has completed something.
     Device,
+    /// Peers have sent something.
+    Datagrams,
     /// Work was left over.
     Again,
     /// A deadline has come.
@@ -134,6 +138,8 @@ pub struct CoreParts {
     pub listener: Option<EngineSocket>,
     /// Users whose engines are let in.
     pub engine_uids: Vec<u32>,
+    /// What it has to do with peers, in a cluster.
+    pub peers: Option<Box<Peers>>,
     /// Whether an idle core spins.
     pub spins: bool,
 }
@@ -202,6 +208,9 @@ impl Core {
         if let Some(driver) = &self.parts.device {
             watches.push(watch(driver.device().completion_fd(), Ready::Device)?);
         }
+        if let Some(peers) = &self.parts.peers {
+            watches.push(watch(peers.fd(), Ready::Datagrams)?);
+        }
         self.watches.extend(watches);
         if self.parts.spins {
             self.again.ring();
@@ -259,6 +268,7 @@ impl Core {
                 self.resume_accepting(now);
             }
             Ready::Device => {}
+            Ready::Datagrams => self.wake_peers(),
             Ready::Listener => return self.accept_some(now),
             Ready::Processes => {
                 for id in self.sockets.take_deaths() {
@@ -313,6 +323,7 @@ impl Core {
         for id in self.parts.hub.take_dirty() {
             self.flush(id, now);
         }
+        left_over |= !stopping && self.turn_peers(now);
         left_over |= self.parts.mail.flush() | (!stopping && self.parts.shard.has_work());
         self.arm_timer();
         self.end_if_quiet();
@@ -355,7 +366,7 @@ impl Core {
             Letter::Connection(stream) => self.serve(*stream),
             Letter::Abandoned { connection, process } => self.on_abandoned(connection, process),
             Letter::Report(tag) => {
-                let report = Box::new(self.report());
+                let report = Box::new(self.report(now));
                 self.parts.mail.answer(from, Answer::Report(tag, report));
             }
             Letter::Namespaces(page) => {
@@ -367,6 +378,9 @@ impl Core {
                 self.parts.shard.execute(self.own_tag(), Command::Drain, now);
             }
             Letter::DrainProgress(left) => self.parts.hub.on_drain_progress(*left),
+            Letter::Life(..) | Letter::Permit(..) | Letter::Owners(..) | Letter::Readings(..) => {
+                self.on_peers_letter(from, letter, now);
+            }
             Letter::Stop => {
                 self.life = Life::Stopping;
                 self.parts.listener = None;
@@ -378,9 +392,13 @@ impl Core {
         match answer {
             Answer::Reply(reply) => self.parts.hub.on_reply(*reply, now),
             Answer::Registered(tag, outcome) => self.parts.hub.on_registered(tag, *outcome),
-            Answer::Report(..) | Answer::Namespaces(..) | Answer::Stopped | Answer::DrainRequested => {
-                panic!("cores send these to control only")
-            }
+            Answer::Report(..)
+            | Answer::Namespaces(..)
+            | Answer::Owners(..)
+            | Answer::Readings(..)
+            | Answer::Lowered(..)
+            | Answer::Stopped
+            | Answer::DrainRequested => panic!("cores send these to control only"),
         }
     }
 
@@ -389,7 +407,9 @@ impl Core {
         Tag { origin: self.parts.shard.index(), number: 0 }
     }
 
-    fn report(&self) -> CoreReport {
+    fn report(&self, now: Moment) -> CoreReport {
+        let head = self.parts.shard.head();
+        let peers = self.parts.peers.as_ref();
         CoreReport {
             figures: self.parts.shard.figures(),
             engine: self.parts.hub.counters(),
@@ -397,6 +417,7 @@ impl Core {
             mail: self.parts.mail.peaks(),
             device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),
+            peers: peers.map(|peers| peers.report(head, now, Moment(boottime_ns()))),
         }
     }
 
@@ -490,8 +511,9 @@ impl Core {
 
     fn deliver_replies(&mut self, now: Moment) -> bool {
         let mut delivered = false;
-        while let Some(reply) = self.parts.shard.poll_reply() {
+        while let Some(mut reply) = self.parts.shard.poll_reply() {
             delivered = true;
+            self.add_peers(&mut reply, now);
             let origin = usize::from(reply.tag.origin.0);
             if reply.tag.number == 0 {
                 continue;
@@ -505,8 +527,12 @@ impl Core {
     }
 
     fn arm_timer(&mut self) {
-        let deadlines =
-            [self.parts.hub.next_deadline(), self.parts.shard.next_deadline(), self.accept_again_at];
+        let deadlines = [
+            self.parts.hub.next_deadline(),
+            self.parts.shard.next_deadline(),
+            self.accept_again_at,
+            self.parts.peers.as_ref().and_then(|peers| peers.next_deadline()),
+        ];
         let next = deadlines.into_iter().flatten().min();
         if next == self.timer_at {
             return;

@@ -4,6 +4,7 @@ use orbitkv_shards::shard::Figures;
 
 use super::mail::Peaks;
 use crate::engine::EngineCounters;
+use crate::peers::PeersReport;
 
 /// Figures of one core: its shard, its engine channel and its turns.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct CoreReport {
     pub device_peak: u64,
     /// Whether the SSD file has lost its name.
     pub file_deleted: bool,
+    /// Its part in the cluster; none standalone.
+    pub peers: Option<PeersReport>,
 }
 
 /// How long the core's turns take.

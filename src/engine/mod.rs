@@ -14,10 +14,12 @@ mod registration;
 pub mod registry;
 mod repeat;
 mod requests;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use orbitkv_shards::coverage::Basis;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_shards::shard::{Command, Outcome, Reply, Tag};
 use orbitkv_shards::time::Moment;
@@ -121,6 +123,8 @@ pub struct EngineHub {
     errands: VecDeque<Errand>,
     leaving: BTreeMap<u64, Leaving>,
     dirty: BTreeSet<ConnectionId>,
+    /// What this core stands at among its peers; none on a standalone node.
+    basis: Option<Basis>,
     draining: bool,
     drain_asked: bool,
     latest: Moment,
@@ -146,11 +150,17 @@ impl EngineHub {
             errands: VecDeque::new(),
             leaving: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            basis: None,
             draining: false,
             drain_asked: false,
             latest: Moment(0),
             counters: EngineCounters::default(),
         }
+    }
+
+    /// Where this core stands among its peers from now on.
+    pub fn stand_at(&mut self, basis: Basis) {
+        self.basis = Some(basis);
     }
 
     /// The core that serves a connection.

@@ -24,6 +24,7 @@ use super::prefix::Prefix;
 use super::refusal::Refused;
 use super::registration::describe;
 use super::repeat::{Repeat, is_ledgered};
+use super::views::Views;
 use super::{Connection, EngineHub, Errand, Phase, deadline};
 
 type Parts = Vec<(ShardIndex, Command)>;
@@ -433,7 +434,12 @@ impl EngineHub {
             refused: None,
             ledgered: false,
             course: Course::Running,
-            collected: Collected::Query { prefix: Box::new(prefix), places, lease },
+            collected: Collected::Query {
+                prefix: Box::new(prefix),
+                places,
+                views: Views::new(self.basis),
+                lease,
+            },
         };
         let number = self.start_job(job);
         self.next_batch(number, now);

@@ -1,5 +1,6 @@
 //! The engine channel alone: frames in, errands out, answers of shards played by the test.
 
+use orbitkv_shards::shard::Places;
 use orbitkv_wire::bounds;
 use orbitkv_wire::engine::answers::{Answer, BlockOutcome, BlockRecord, DrainAnswer, Place, decode_answer};
 use orbitkv_wire::engine::requests::{
@@ -344,7 +345,7 @@ fn what_requests_keep_pauses_their_connection_and_is_given_back() {
     assert!((2..=4).contains(&queries), "{queries} queries keep half a MiB of hashes each");
     for (tag, _) in rig.commands() {
         // Nothing is there, so no further batch is asked for.
-        rig.reply(tag, Outcome::Places(Vec::new()));
+        rig.reply(tag, places(Vec::new()));
     }
     assert_eq!((rig.answers().len() as u64, rig.connection().owed_bytes), (queries, 0));
 
@@ -369,7 +370,7 @@ fn a_draining_node_answers_queries_and_holds_nothing() {
         let commands = rig.commands();
         let [(tag, Command::Query { hold, .. })] = &commands[..] else { panic!("{commands:?}") };
         assert_eq!(hold.is_none(), draining);
-        rig.reply(*tag, Outcome::Places(vec![(0, Place::Dram)]));
+        rig.reply(*tag, places(vec![(0, Place::Dram)]));
         let outbound = std::mem::take(rig.hub.outbound(rig.id).unwrap());
         let (header, body) = split_frame(&outbound).unwrap().expect("a frame");
         let Ok(Answer::Query(answer, _)) = decode_answer(&header, &outbound[body]) else { panic!("refused") };
@@ -459,7 +460,7 @@ fn a_silent_connection_keeps_neither_room_nor_old_answers() {
     for (tag, command) in rig.commands() {
         match command {
             Command::Sync => rig.reply(tag, Outcome::Synced(orbitkv_wire::identity::Sequence(1))),
-            _ => rig.reply(tag, Outcome::Places(Vec::new())),
+            _ => rig.reply(tag, places(Vec::new())),
         }
     }
     assert_eq!(rig.answers().len(), 2);
@@ -499,4 +500,8 @@ fn attaches_are_answered_one_after_the_other() {
         assert!(rig.answers().iter().all(|answer| *answer == (request_id, Status::Ok)));
     }
     assert_eq!(rig.connection().owed_bytes, 0);
+}
+
+fn places(found: Vec<(u32, Place)>) -> Outcome {
+    Outcome::Places(Places { found, namespaces: Vec::new(), keys: Vec::new(), peers: None })
 }

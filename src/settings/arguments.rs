@@ -195,40 +195,33 @@ pub struct NodeArgs {
     #[arg(long, value_name = "ZONE", env = "ORBITKV_ZONE", help_heading = "Cluster")]
     pub zone: Option<String>,
 
-    /// Not in this version: namespace to subscribe to (repeatable)
-    #[arg(
-        long,
-        value_name = "NS",
-        env = "ORBITKV_METADATA_NAMESPACE",
-        value_delimiter = ',',
-        help_heading = "Peers (not in this version)"
-    )]
+    /// Namespace whose inventory is wanted of peers, as `orbitkv namespaces` prints it; repeatable  [default: all]
+    #[arg(long, value_name = "NS", env = "ORBITKV_METADATA_NAMESPACE", value_delimiter = ',', help_heading = "Peers")]
     #[serde(deserialize_with = "one_or_many")]
     pub metadata_namespace: Vec<String>,
 
-    /// Not in this version: subscribe to no namespace
+    /// Want no peer's inventory: serve others and recover nothing from them
     #[arg(
         long,
         value_name = "BOOL",
         env = "ORBITKV_METADATA_EMPTY_SCOPE",
         num_args = 0..=1,
         default_missing_value = "true",
-        help_heading = "Peers (not in this version)"
+        help_heading = "Peers"
     )]
     pub metadata_empty_scope: Option<bool>,
 
-    /// Not in this version: memory of the index of peers' blocks
-    #[arg(
-        long,
-        value_name = "SIZE",
-        env = "ORBITKV_INDEX_BUDGET",
-        help_heading = "Peers (not in this version)"
-    )]
+    /// Memory of the index of peers' blocks, about 60 bytes a residence of a peer  [default: 256mib]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_INDEX_BUDGET", help_heading = "Peers")]
     pub index_budget: Option<ByteSize>,
 
-    /// Not in this version: intentional wait before changes are sent, 0ms to 5ms
-    #[arg(long, value_name = "SPAN", env = "ORBITKV_COALESCE", help_heading = "Peers (not in this version)")]
+    /// How long a change may wait for others before peers are told, 0ms to 5ms  [default: 2ms]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_COALESCE", help_heading = "Peers")]
     pub coalesce: Option<Span>,
+
+    /// Receive windows of all peers together, half for metadata and half for payload  [default: 64mib]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_RECEIVE_BUDGET", help_heading = "Peers")]
+    pub receive_budget: Option<ByteSize>,
 
     /// Not in this version: transports to peers, of shm, quic, tcp, rdma
     #[arg(
@@ -247,15 +240,6 @@ pub struct NodeArgs {
         help_heading = "Peers (not in this version)"
     )]
     pub route_policy: Option<RoutePolicy>,
-
-    /// Not in this version: receive windows of all peers together
-    #[arg(
-        long,
-        value_name = "SIZE",
-        env = "ORBITKV_RECEIVE_BUDGET",
-        help_heading = "Peers (not in this version)"
-    )]
-    pub receive_budget: Option<ByteSize>,
 }
 
 fn given<T>(above: Vec<T>, below: Vec<T>) -> Vec<T> {
@@ -315,6 +299,11 @@ impl NodeArgs {
             ("--etcd-cert", path(&self.etcd_cert)),
             ("--etcd-key", path(&self.etcd_key)),
             ("--etcd-user-file", path(&self.etcd_user_file)),
+            ("--metadata-namespace", self.metadata_namespace.first().cloned()),
+            ("--metadata-empty-scope", self.metadata_empty_scope.map(|empty| empty.to_string())),
+            ("--index-budget", self.index_budget.map(|size| size.to_string())),
+            ("--receive-budget", self.receive_budget.map(|size| size.to_string())),
+            ("--coalesce", self.coalesce.map(|span| span.to_string())),
         ];
         given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))
     }
@@ -323,13 +312,8 @@ impl NodeArgs {
     #[must_use]
     pub fn beyond_this_version(&self) -> Option<&'static str> {
         let given = [
-            ("metadata-namespace", !self.metadata_namespace.is_empty()),
-            ("metadata-empty-scope", self.metadata_empty_scope.is_some()),
-            ("index-budget", self.index_budget.is_some()),
-            ("coalesce", self.coalesce.is_some()),
             ("transports", self.transports.is_some()),
             ("route-policy", self.route_policy.is_some()),
-            ("receive-budget", self.receive_budget.is_some()),
             ("ssd-backend", self.ssd_backend == Some(SsdBackend::Glommio)),
         ];
         given.into_iter().find_map(|(name, given)| given.then_some(name))

@@ -5,12 +5,25 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use orbitkv_wire::identity::NodeId;
+use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
+use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
+use orbitkv_wire::scope::Scope;
 
 use super::refusal::refused;
-use super::{NodeArgs, SettingsError};
+use super::{NodeArgs, SettingsError, check_share};
+use crate::peers::RECEIVE_SLICE_BYTES_MIN;
+use crate::quantity::{ByteSize, MIB, Span};
+
+/// Some four million rows: 66,500 residences of each of 63 peers.
+const INDEX_DEFAULT: ByteSize = ByteSize(256 * MIB);
+/// Least index of a shard: below it a few thousand rows are all that fits.
+const INDEX_SLICE_BYTES_MIN: u64 = MIB;
+const RECEIVE_DEFAULT: ByteSize = ByteSize(64 * MIB);
+/// Changes that come together are told together, and none waits for longer than it takes to be seen anyway.
+const COALESCE_DEFAULT: Duration = Duration::from_millis(2);
 
 /// Most endpoints of etcd: five voting members, and as many again while they are moved.
 const ENDPOINTS_MAX: usize = 10;
@@ -36,6 +49,14 @@ pub struct ClusterSettings {
     pub peer_address: SocketAddr,
     /// Failure zone; empty if none is named.
     pub zone: String,
+    /// Namespaces whose inventory it wants.
+    pub scope: Scope,
+    /// Index of peers' blocks of one shard in bytes.
+    pub index_slice_bytes: u64,
+    /// Receive windows of one shard in bytes, half for metadata and half for payload.
+    pub receive_slice_bytes: u64,
+    /// How long a change may wait for others before it is told.
+    pub coalesce: Duration,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -104,7 +125,67 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         keyspace: Keyspace::new(name).expect("the name was just checked"),
         peer_address: peer_address(peer, shards)?,
         zone,
+        scope: scope(args)?,
+        index_slice_bytes: share("--index-budget", args.index_budget, INDEX_DEFAULT, INDEX_SLICE_BYTES_MIN, shards)?,
+        receive_slice_bytes: share(
+            "--receive-budget",
+            args.receive_budget,
+            RECEIVE_DEFAULT,
+            RECEIVE_SLICE_BYTES_MIN,
+            shards,
+        )?,
+        coalesce: coalesce(args)?,
     }))
+}
+
+/// A shard's share of a size.
+fn share(
+    setting: &str,
+    given: Option<ByteSize>,
+    default: ByteSize,
+    least: u64,
+    shards: u64,
+) -> Result<u64, SettingsError> {
+    let size = given.unwrap_or(default);
+    check_share(setting, size, shards, least)?;
+    Ok(size.0 / shards)
+}
+
+fn scope(args: &NodeArgs) -> Result<Scope, SettingsError> {
+    let named = &args.metadata_namespace;
+    let empty = args.metadata_empty_scope == Some(true);
+    if empty && let Some(first) = named.first() {
+        let bound = "an empty scope names no namespace";
+        return Err(refused(
+            "--metadata-empty-scope and --metadata-namespace",
+            first,
+            bound,
+            "remove one of them",
+        ));
+    }
+    if named.is_empty() && !empty {
+        return Ok(Scope::All);
+    }
+    let parse = |text: &String| {
+        text.parse::<NamespaceDigest>().map_err(|_| {
+            let bound = "must be orbitkv:v2: and 64 lowercase hex digits";
+            refused("--metadata-namespace", text, bound, "take it from `orbitkv namespaces`")
+        })
+    };
+    let digests = named.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    Scope::namespaces(digests).map_err(|error| {
+        let given = format!("{} namespaces", named.len());
+        refused("--metadata-namespace", given, error.to_string(), "name none to subscribe to all")
+    })
+}
+
+fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
+    let Some(span) = args.coalesce else { return Ok(COALESCE_DEFAULT) };
+    if span.0 > COALESCING_WINDOW_MAX {
+        let bound = format!("must be at most {}", Span(COALESCING_WINDOW_MAX));
+        return Err(refused("--coalesce", span, bound, "use --coalesce 2ms"));
+    }
+    Ok(span.0)
 }
 
 fn endpoints(text: &str) -> Result<Vec<String>, SettingsError> {

@@ -183,6 +183,43 @@ shown! {
     SnapshotId as hex,
 }
 
+/// A text is no UUID in lowercase digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a UUID is 32 lowercase hexadecimal digits in groups of 8, 4, 4, 4 and 12")]
+pub struct UuidError;
+
+/// Lower-case hexadecimal digits, two a byte.
+pub(crate) fn hexadecimal<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    let legal = text.len() == 2 * BYTES && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(legal.then(|| &text[2 * index..2 * index + 2])?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// The bytes of a UUID as [`ClusterUuid`] and [`Incarnation`] print it.
+pub(crate) fn parse_uuid(text: &str) -> Result<[u8; 16], UuidError> {
+    let bytes = hexadecimal(&text.replace('-', "")).ok_or(UuidError)?;
+    (Incarnation(bytes).to_string() == text).then_some(bytes).ok_or(UuidError)
+}
+
+impl FromStr for ClusterUuid {
+    type Err = UuidError;
+
+    fn from_str(text: &str) -> Result<ClusterUuid, UuidError> {
+        parse_uuid(text).map(ClusterUuid)
+    }
+}
+
+impl FromStr for Incarnation {
+    type Err = UuidError;
+
+    fn from_str(text: &str) -> Result<Incarnation, UuidError> {
+        parse_uuid(text).map(Incarnation)
+    }
+}
+
 /// Why a text names no node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NodeIdError {

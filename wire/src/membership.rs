@@ -19,7 +19,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::bounds::{CAPABILITIES_MAX, MEMBER_RECORD_BYTES_MAX, NODE_ID_BYTES_MAX, PEER_SOCKET_BYTES_MAX};
-use crate::identity::{ClusterUuid, Incarnation, NodeId};
+use crate::identity::{ClusterUuid, Incarnation, NodeId, hexadecimal, parse_uuid};
 /// What nodes of this format speak to each other.
 pub use crate::inventory::PROTOCOL;
 
@@ -162,19 +162,8 @@ fn shown<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
     text.parse::<T>().ok().filter(|value| value.to_string() == text)
 }
 
-/// Lower-case hexadecimal digits, two a byte.
-fn hexadecimal<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
-    let mut bytes = [0; BYTES];
-    let legal = text.len() == 2 * BYTES && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(legal.then(|| &text[2 * index..2 * index + 2])?, 16).ok()?;
-    }
-    Some(bytes)
-}
-
 fn uuid(text: &str) -> Option<[u8; 16]> {
-    let bytes = hexadecimal(&text.replace('-', ""))?;
-    (Incarnation(bytes).to_string() == text).then_some(bytes)
+    parse_uuid(text).ok()
 }
 
 fn digits(bytes: &[u8]) -> String {

@@ -19,12 +19,13 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 
 use thiserror::Error;
 
 use crate::bounds::SCOPE_NAMESPACES_MAX;
 use crate::framed_hash::{FramedHash, length};
-use crate::identity::NamespaceDigest;
+use crate::identity::{NamespaceDigest, hexadecimal};
 
 /// What separates this hash from every other use of SHA-256 in the protocol.
 pub const DOMAIN: &str = "orbitkv/scope";
@@ -137,6 +138,19 @@ impl NamespaceList {
 impl fmt::Display for ScopeDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text is no digest of a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a scope digest is 64 lowercase hexadecimal digits")]
+pub struct ScopeDigestError;
+
+impl FromStr for ScopeDigest {
+    type Err = ScopeDigestError;
+
+    fn from_str(text: &str) -> Result<ScopeDigest, ScopeDigestError> {
+        hexadecimal(text).map(ScopeDigest).ok_or(ScopeDigestError)
     }
 }
 

@@ -67,7 +67,7 @@ pub struct SegmentLogSettings {
     /// A segment holds no more blocks than its data divided by this: smaller blocks are kept, but
     /// waste room. It bounds the memory of the log. [`SMALLEST_BLOCK_BYTES`].
     pub smallest_block_bytes: u64,
-    /// The life of the node that writes these segments.
+    /// The life of the node that writes these segments, until the log is told of another.
     pub incarnation: Incarnation,
     /// The shard that writes these segments.
     pub shard: ShardIndex,

@@ -1,6 +1,6 @@
 //! What the log says to its owner: where a block lies, why it has no place, what has become of it.
 
-use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest};
+use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, NamespaceDigest, Sequence};
 
 use super::segment::Shares;
 
@@ -32,6 +32,16 @@ pub struct Placement {
     pub offset: u64,
     /// Bytes there, padded to 4,096.
     pub bytes: u64,
+}
+
+/// What a block was written as: its record on the device keeps saying so, whatever its residence is called
+/// in a later life of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The life in which its place was taken.
+    pub incarnation: Incarnation,
+    /// Its residency sequence on SSD in that life; 0 if that life ended before the write did.
+    pub sequence: Sequence,
 }
 
 /// Why a block got no place.

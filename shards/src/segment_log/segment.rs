@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
-use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest, Sequence};
+use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, NamespaceDigest, Sequence};
 
 use super::BlockName;
 use super::table::table_bytes;
@@ -64,6 +64,8 @@ pub(super) struct Record {
     pub first_page: u32,
     pub pages: u32,
     pub state: BlockState,
+    /// Of the residence in the life of the segment; 0 if it was none there.
+    pub sequence: Sequence,
 }
 
 /// What is kept of a block besides until its segment's table is made.
@@ -72,7 +74,6 @@ pub(super) struct Detail {
     group: GroupId,
     block: BlockHash,
     payload_bytes: u32,
-    sequence: Sequence,
     checksum: u64,
 }
 
@@ -89,6 +90,8 @@ pub(super) struct Segment {
     pub phase: Phase,
     pub table: TableState,
     pub generation: u32,
+    /// The life in which it was opened: all its blocks are written under that one.
+    pub incarnation: Incarnation,
     pub filled_pages: u32,
     pub live_pages: u32,
     pub in_flight_pages: u32,
@@ -183,6 +186,7 @@ impl Segment {
             phase: Phase::Free,
             table: TableState::Absent,
             generation: 0,
+            incarnation: Incarnation([0; 16]),
             filled_pages: 0,
             live_pages: 0,
             in_flight_pages: 0,
@@ -195,13 +199,14 @@ impl Segment {
         }
     }
 
-    /// Begins a new generation.
-    pub(super) fn open(&mut self) {
+    /// Begins a new generation, in this life of the node.
+    pub(super) fn open(&mut self, incarnation: Incarnation) {
         assert_eq!(self.phase, Phase::Free, "only a free segment is opened");
         let generation = self.generation.checked_add(1).expect("2^32 generations outlast any device");
         *self = Segment {
             phase: Phase::Open,
             generation,
+            incarnation,
             details: Some(Box::default()),
             records: std::mem::take(&mut self.records),
             ..Segment::new()
@@ -226,7 +231,8 @@ impl Segment {
         assert_eq!(self.phase, Phase::Open, "blocks go to the open segment");
         let block_pages = pages(u64::from(payload_bytes));
         let (ordinal, first_page) = (self.records.len() as u32, self.filled_pages);
-        self.records.push(Record { owner, first_page, pages: block_pages, state: BlockState::InFlight });
+        let (pages, state) = (block_pages, BlockState::InFlight);
+        self.records.push(Record { owner, first_page, pages, state, sequence: Sequence(0) });
         self.filled_pages += block_pages;
         self.in_flight_pages += block_pages;
         self.in_flight_writes += 1;
@@ -248,10 +254,10 @@ impl Segment {
         if state == BlockState::Live {
             self.live_pages += record.pages;
             self.live_blocks += 1;
-            if let (Some(details), Some((sequence, checksum))) = (&mut self.details, readable) {
-                assert!(sequence > Sequence(0), "a residence has a sequence");
-                let detail = &mut details.blocks[ordinal as usize];
-                (detail.sequence, detail.checksum) = (sequence, checksum);
+            let (sequence, checksum) = readable.expect("only what was written is live");
+            record.sequence = sequence;
+            if let Some(details) = &mut self.details {
+                details.blocks[ordinal as usize].checksum = checksum;
             }
         }
         state
@@ -376,19 +382,20 @@ impl Details {
             group: name.group,
             block: name.block,
             payload_bytes,
-            sequence: Sequence(0),
             checksum: 0,
         });
     }
 
-    /// The readable blocks, in their order on the device.
+    /// The readable blocks, in their order on the device; but not those that were no residence in the life
+    /// that the table speaks of.
     pub(super) fn entries(&self, records: &[Record]) -> impl Iterator<Item = super::table::TableEntry> {
-        let live = records.iter().zip(&self.blocks).filter(|(record, _)| record.state == BlockState::Live);
+        let is_listed = |record: &Record| record.state == BlockState::Live && record.sequence > Sequence(0);
+        let live = records.iter().zip(&self.blocks).filter(move |(record, _)| is_listed(record));
         live.map(|(record, detail)| super::table::TableEntry {
             namespace: detail.namespace,
             group: detail.group,
             block: detail.block,
-            sequence: detail.sequence,
+            sequence: record.sequence,
             first_page: record.first_page,
             payload_bytes: detail.payload_bytes,
             checksum: detail.checksum,

@@ -52,7 +52,7 @@ pub struct SegmentTable {
     pub shard: ShardIndex,
     /// The segment's number in the shard's part.
     pub segment: u32,
-    /// How many times the segment had been opened in that life.
+    /// How many times the segment had been opened in that process.
     pub generation: u32,
     /// Absolute file offset of the segment.
     pub segment_offset: u64,

@@ -26,7 +26,7 @@ impl SegmentLog {
         let segment_bytes = self.geometry.segment_bytes;
         let segment_offset = self.segment_offset(index);
         let header = TableHeader {
-            incarnation: self.settings.incarnation,
+            incarnation: self.segments[index].incarnation,
             shard: self.settings.shard,
             segment: index as u32,
             generation: self.segments[index].generation,

@@ -5,6 +5,7 @@ use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Pl
 use orbitkv_wire::identity::ShardIndex;
 use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, KeyHash, Medium, NamespaceDigest, Sequence};
 
+use crate::coverage::CoreCoverage;
 use crate::leases::{ConnectionId, InstanceId, LeaseError, LeaseToken};
 use crate::reservations::ReservationId;
 
@@ -167,6 +168,10 @@ pub enum Command {
     },
     /// Take no new work.
     Drain,
+    /// Serve a new registration life: the journal begins again, and every resident is put again. Answered
+    /// once, when [`Shard::step`](crate::shard::Shard::step) has gone through them, by LifeBegun; or by
+    /// Cancelled, when another life takes its place before that.
+    BeginLife(Incarnation),
     /// Figures for the operator.
     Report,
 }
@@ -215,11 +220,34 @@ pub struct Attached {
     pub bytes: u64,
 }
 
+/// Where the keys of a Query are. A shard says what is here; whoever knows of peers adds to that what they
+/// have of the keys that are not.
+#[derive(Debug)]
+pub struct Places {
+    /// Best place of each key, by its position in the engine's request.
+    pub found: Vec<(u32, Place)>,
+    /// Namespaces the keys refer to: those of the command.
+    pub namespaces: Vec<NamespaceDigest>,
+    /// The keys, in the order of the places.
+    pub keys: Vec<Key>,
+    /// What is known of peers; none if there are none to know of.
+    pub peers: Option<PeersPart>,
+}
+
+/// What one core knows of peers, for one answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeersPart {
+    /// How far its owner streams are, for the worst of the namespaces.
+    pub coverage: CoreCoverage,
+    /// Grows with every view that is installed or ends: equal numbers, equal views.
+    pub view_generation: u64,
+}
+
 /// What a shard answers.
 #[derive(Debug)]
 pub enum Outcome {
     /// Query: place of each key.
-    Places(Vec<(u32, Place)>),
+    Places(Places),
     /// Reserve: slot of each key.
     Slots(Vec<(u32, SlotRecord)>),
     /// Commit and Abort.
@@ -260,6 +288,8 @@ pub enum Outcome {
     },
     /// Sync: head of the journal.
     Synced(Sequence),
+    /// BeginLife: every resident has a sequence of the new life.
+    LifeBegun,
     /// Sync or the like was cancelled.
     Cancelled,
     /// New work is refused while draining.

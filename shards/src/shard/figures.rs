@@ -13,6 +13,8 @@ pub struct Counters {
     pub queries: u64,
     pub hits_dram: u64,
     pub hits_ssd: u64,
+    pub hits_peer_dram: u64,
+    pub hits_peer_ssd: u64,
     pub misses: u64,
     pub acquires_busy: u64,
     pub slots_reserved: u64,
@@ -62,6 +64,8 @@ pub struct Figures {
     pub shard: ShardIndex,
     /// The life it serves.
     pub incarnation: Incarnation,
+    /// Whether every resident has been put in that life.
+    pub is_settled: bool,
     /// Counters.
     pub counters: Counters,
     /// Journal head.
@@ -112,6 +116,7 @@ impl Shard {
         Figures {
             shard: self.settings.shard,
             incarnation: self.settings.incarnation,
+            is_settled: self.is_settled(),
             counters: self.counters,
             head: self.journal.head(),
             oldest: self.journal.oldest(),

@@ -6,7 +6,9 @@
 //! long for one turn goes on in [`Shard::step`] as long as [`Shard::has_work`].
 
 pub mod command;
+pub mod fetch;
 mod figures;
+mod life;
 mod recover;
 mod save;
 mod tiers;
@@ -17,7 +19,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use orbitkv_wire::bounds::QUERY_HASHES_MAX;
-use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, ShardIndex};
+use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, Sequence, ShardIndex};
 
 use crate::admission::Pool;
 use crate::drop_memory::DropMemory;
@@ -27,13 +29,15 @@ use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseSettings, LeasedBlock, Leases};
 use crate::namespaces::Namespaces;
 use crate::reservations::Reservations;
-use crate::residents::{CopyId, Dram, EntryRef, Residents, Ssd};
+use crate::residents::{CopyId, Dram, EntryRef, LifeNumber, Residents, Ssd};
 use crate::segment_log::{BlockName, GeometryError, LogState, Placement, SegmentLog, SegmentLogSettings};
 use crate::slab::{Slab, SlabSettings, SlotId};
 use crate::time::Moment;
 
-pub use command::{Command, Key, Outcome, Reply, Tag};
+pub use command::{Command, Key, Outcome, PeersPart, Places, Reply, Tag};
+pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
+pub use life::LIFE_SLICE_ENTRIES;
 pub use tiers::{Order, OrderKind, TransferId};
 
 /// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
@@ -45,7 +49,7 @@ const UNPINS_PER_SLICE: usize = QUERY_HASHES_MAX;
 pub struct ShardSettings {
     /// Its index.
     pub shard: ShardIndex,
-    /// The life it serves.
+    /// The life it serves first.
     pub incarnation: Incarnation,
     /// Its slice of the arena.
     pub slab: SlabSettings,
@@ -67,6 +71,8 @@ pub struct ShardSettings {
     pub blocks_max: u64,
     /// Failed reads in a row, over all blocks, after which the SSD tier is turned off.
     pub read_failures_in_a_row_max: u32,
+    /// Entries that one step puts again in a new life, at least 1. [`LIFE_SLICE_ENTRIES`].
+    pub life_slice_entries: usize,
 }
 
 impl ShardSettings {
@@ -102,6 +108,7 @@ pub struct Shard {
     /// Fills that the device has not been given, by turn.
     fill_queue: BTreeMap<u64, CopyId>,
     next_fill: u64,
+    fetches: fetch::Fetches,
     /// Acquires of which something is decided and not told.
     decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
@@ -117,6 +124,9 @@ pub struct Shard {
     /// Something was reclaimed since the last order was asked for.
     reclaimed: bool,
     clears: VecDeque<withdraw::ClearJob>,
+    /// The present life.
+    life: LifeNumber,
+    beginning: Option<life::Beginning>,
     /// Where the search for a cold block on SSD alone goes on.
     cold_hand: Option<StateKey>,
     moves: VecDeque<Order>,
@@ -153,6 +163,7 @@ impl Shard {
             fills: BTreeMap::new(),
             fill_queue: BTreeMap::new(),
             next_fill: 0,
+            fetches: fetch::Fetches::default(),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
@@ -166,6 +177,8 @@ impl Shard {
             reclaims: VecDeque::new(),
             reclaimed: false,
             clears: VecDeque::new(),
+            life: LifeNumber(0),
+            beginning: None,
             cold_hand: None,
             moves: VecDeque::new(),
             replies: VecDeque::new(),
@@ -190,11 +203,17 @@ impl Shard {
         self.settings.incarnation
     }
 
+    /// Sequence of the newest record of its journal.
+    #[must_use]
+    pub fn head(&self) -> Sequence {
+        self.journal.head()
+    }
+
     /// Carries a command out, as far as it goes now. Every command is answered through
     /// [`Shard::poll_reply`], exactly once but for the parts of an Acquire.
     pub fn execute(&mut self, tag: Tag, command: Command, now: Moment) {
         match command {
-            Command::Query { namespaces, keys, hold } => self.query(tag, &namespaces, &keys, hold, now),
+            Command::Query { namespaces, keys, hold } => self.query(tag, namespaces, keys, hold, now),
             Command::Reserve { connection, namespace, race, keys } => {
                 self.reserve(tag, connection, &namespace, race, &keys);
             }
@@ -238,6 +257,7 @@ impl Shard {
                 self.draining = true;
                 self.answer(tag, Outcome::Done);
             }
+            Command::BeginLife(incarnation) => self.begin_life(tag, incarnation),
             Command::Report => {
                 let figures = Box::new(self.figures());
                 self.answer(tag, Outcome::Figures(figures));
@@ -253,6 +273,7 @@ impl Shard {
         // With a transfer under way its completion makes the core ask anyway.
         let may_write = self.reclaimed && !self.write_queue.is_empty() && self.transfers.is_empty();
         !self.clears.is_empty()
+            || self.beginning.is_some()
             || !self.ended.is_empty()
             || self.writes_back() && (!self.reclaims.is_empty() || may_write)
     }
@@ -261,6 +282,7 @@ impl Shard {
     pub fn step(&mut self) {
         self.unpin_ended();
         self.step_clear();
+        self.step_life();
         if !self.reclaims.is_empty() {
             self.reclaim();
         }
@@ -332,10 +354,8 @@ impl Shard {
         if entry.ssd == Ssd::Queued {
             entry.ssd = Ssd::Absent;
         }
-        let key = entry.key;
         self.policy.remove(id);
-        let ended = self.journal.append_delete(key, Medium::Dram);
-        self.drops.on_ended(key, Medium::Dram, sequence, ended);
+        self.tell_ended(id, Medium::Dram, sequence);
         self.counters.dram_bytes -= self.residents.entry(id).bytes;
         self.counters.dram_residents -= 1;
         let freed = self.residents.withdraw(copy);
@@ -360,9 +380,8 @@ impl Shard {
         let (placement, sequence) = entry.ssd.residence().expect("only a residence ends");
         // The write of a move goes on alone: its completion finds that the residence has ended.
         entry.ssd = Ssd::Absent;
-        let (key, bytes) = (entry.key, entry.bytes);
-        let ended = self.journal.append_delete(key, Medium::Ssd);
-        self.drops.on_ended(key, Medium::Ssd, sequence, ended);
+        let bytes = entry.bytes;
+        self.tell_ended(id, Medium::Ssd, sequence);
         self.counters.ssd_residents -= 1;
         self.counters.ssd_bytes -= bytes;
         placement
@@ -407,6 +426,8 @@ impl Shard {
         assert!(waits || self.leases.reserved_bytes() == 0, "lease shares are reserved by waiting Acquires");
         #[cfg(test)]
         self.residents.assert_indices();
+        #[cfg(test)]
+        self.assert_numbered();
     }
 }
 

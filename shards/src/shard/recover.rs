@@ -8,7 +8,7 @@ use orbitkv_wire::identity::NamespaceDigest;
 
 use super::command::{Attached, Holder};
 use super::save::{Eviction, NoSlot, slot_bytes};
-use super::{Key, Outcome, Reply, Shard, Tag};
+use super::{Key, Outcome, Places, Reply, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseToken, LeasedBlock, ReservedShare};
@@ -23,7 +23,7 @@ pub(super) struct AcquireJob {
     /// Decided and not told yet: blocks of one turn travel together.
     decided: Vec<BlockRecord>,
     /// Every fill it ever waited for, so that giving it up looks at no others.
-    fills: Vec<CopyId>,
+    pub fills: Vec<CopyId>,
     _permit: Permit,
 }
 
@@ -55,18 +55,22 @@ pub(super) struct Waiter {
 }
 
 /// What one Acquire has taken and may still take.
-struct Means {
-    permit: Option<Permit>,
-    eviction: Eviction,
-    fills: Vec<CopyId>,
+pub(super) struct Means {
+    pub permit: Option<Permit>,
+    pub eviction: Eviction,
+    pub fills: Vec<CopyId>,
+    /// Whether it waits already, with the permit of its job.
+    pub waits: bool,
 }
 
-/// A block on its way from SSD into a slot.
+/// A block on its way from SSD, or from a peer, into a slot.
 pub(super) struct Fill {
     /// The entry that will show the copy, if it is still the same one by then.
     pub entry: EntryRef,
-    /// Where the bytes come from.
-    pub placement: Placement,
+    /// Where on SSD the bytes come from; none if a peer sends them.
+    pub placement: Option<Placement>,
+    /// What its waiters are told of where it was.
+    pub place: Place,
     /// How far it has come.
     pub stage: FillStage,
     /// What it is for.
@@ -79,12 +83,12 @@ impl Shard {
     pub(super) fn query(
         &mut self,
         tag: Tag,
-        namespaces: &[NamespaceDigest],
-        keys: &[Key],
+        namespaces: Vec<NamespaceDigest>,
+        keys: Vec<Key>,
         hold: Option<Holder>,
         now: Moment,
     ) {
-        let ids = self.known(namespaces);
+        let ids = self.known(&namespaces);
         // A drain waits for leases to end: a draining shard says where blocks are and pins none.
         let hold = hold.filter(|_| !self.draining);
         if let Some(holder) = hold {
@@ -94,7 +98,7 @@ impl Shard {
             }
         }
         let mut places = Vec::with_capacity(keys.len());
-        for key in keys {
+        for key in &keys {
             let found = self.find(key.hash, self.state_key(&ids, key));
             let place = found.map_or(Place::None, |id| self.place(id));
             if let (Some(holder), Some(id)) = (hold, found) {
@@ -103,7 +107,7 @@ impl Shard {
             places.push((key.index, place));
         }
         self.counters.queries += 1;
-        self.answer(tag, Outcome::Places(places));
+        self.answer(tag, Outcome::Places(Places { found: places, namespaces, keys, peers: None }));
     }
 
     pub(super) fn place(&self, id: EntryId) -> Place {
@@ -159,10 +163,19 @@ impl Shard {
         }
         let mut blocks = Vec::with_capacity(keys.len());
         let mut remaining = 0;
-        let mut means = Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new() };
+        let mut means =
+            Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: false };
         // The head first: where the lease bound or the arena ends, it is the tail that is refused.
         for key in keys {
-            let found = self.find(key.hash, self.state_key(&ids, key));
+            let state_key = self.state_key(&ids, key);
+            let found = self.find(key.hash, state_key);
+            if let (true, None, Some(sought)) = (self.fetches.peers, found, state_key)
+                && self.may_wait(&mut means)
+            {
+                self.seek(tag, key.index, sought, key.hash, holder.token);
+                remaining += 1;
+                continue;
+            }
             match self.acquire_one(tag, holder.token, key.index, found, &mut means) {
                 Some(record) => blocks.push(record),
                 None => remaining += 1,
@@ -179,7 +192,7 @@ impl Shard {
     }
 
     /// Decides one key, or makes the Acquire wait for a fill.
-    fn acquire_one(
+    pub(super) fn acquire_one(
         &mut self,
         tag: Tag,
         token: LeaseToken,
@@ -204,7 +217,7 @@ impl Shard {
                 Some(ready(index, Place::Dram, offset, bytes))
             }
             (Dram::Filling(_), _) | (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. })
-                if !self.may_wait(&mut means.permit) =>
+                if !self.may_wait(means) =>
             {
                 Some(self.busy(index))
             }
@@ -229,14 +242,14 @@ impl Shard {
         }
     }
 
-    fn busy(&mut self, index: u32) -> BlockRecord {
+    pub(super) fn busy(&mut self, index: u32) -> BlockRecord {
         self.counters.acquires_busy += 1;
         refusal(index, BlockOutcome::Busy)
     }
 
     /// Makes an Acquire wait for a fill, with what it will be charged reserved: reads that end later find
     /// the room that was there when they began.
-    fn wait_for(
+    pub(super) fn wait_for(
         &mut self,
         copy: CopyId,
         tag: Tag,
@@ -251,11 +264,11 @@ impl Shard {
     }
 
     /// Whether an Acquire may wait for a read: it needs a permit before the first begins.
-    fn may_wait(&self, permit: &mut Option<Permit>) -> bool {
-        if permit.is_none() {
-            *permit = self.waiting.take(1);
+    fn may_wait(&self, means: &mut Means) -> bool {
+        if means.permit.is_none() && !means.waits {
+            means.permit = self.waiting.take(1);
         }
-        permit.is_some()
+        means.permit.is_some() || means.waits
     }
 
     /// Takes a slot for the block of `id` and queues the read.
@@ -272,13 +285,17 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.residents.entry_mut(id).dram = Dram::Filling(copy);
-        self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
+        let log = self.log.as_mut().expect("an SSD residence lies in a log");
+        let origin = self.residents.entry(id).origin;
+        assert_eq!(log.origin(&placement), origin, "what is read is what was written for this block");
+        log.begin_read(&placement);
         let entry = self.residents.reference(id);
         let waiters = Vec::new();
         let turn = self.next_fill;
         self.next_fill += 1;
         let stage = FillStage::Queued(turn);
-        self.fills.insert(copy, Fill { entry, placement, stage, purpose, waiters });
+        let (placement, place) = (Some(placement), Place::Ssd);
+        self.fills.insert(copy, Fill { entry, placement, place, stage, purpose, waiters });
         self.fill_queue.insert(turn, copy);
         Ok(copy)
     }
@@ -286,7 +303,7 @@ impl Shard {
     /// Ends a fill whose bytes never arrived or must not be shown. Its waiters get `outcome`.
     pub(super) fn abandon_fill(&mut self, copy: CopyId, outcome: BlockOutcome) {
         let fill = self.fills.remove(&copy).expect("a fill is abandoned once");
-        self.log.as_mut().expect("a fill reads from a log").end_read(&fill.placement);
+        self.end_fill_read(&fill);
         if let Some(id) = self.filling_entry(&fill, copy) {
             self.residents.entry_mut(id).dram = Dram::Absent;
             let freed = self.residents.withdraw(copy);
@@ -297,6 +314,20 @@ impl Shard {
         for Waiter { tag, index, share } in fill.waiters {
             self.leases.unreserve(share);
             self.decide(tag, refusal(index, outcome));
+        }
+    }
+
+    fn end_fill_read(&mut self, fill: &Fill) {
+        if let Some(placement) = &fill.placement {
+            self.log.as_mut().expect("it reads from a log").end_read(placement);
+        }
+    }
+
+    fn count_hit(&mut self, place: Place) {
+        match place {
+            Place::PeerDram => self.counters.hits_peer_dram += 1,
+            Place::PeerSsd => self.counters.hits_peer_ssd += 1,
+            _ => self.counters.hits_ssd += 1,
         }
     }
 
@@ -313,15 +344,15 @@ impl Shard {
             return self.abandon_fill(copy, BlockOutcome::Missing);
         };
         let fill = self.fills.remove(&copy).expect("a fill is finished once");
-        self.log.as_mut().expect("a fill reads from a log").end_read(&fill.placement);
+        self.end_fill_read(&fill);
         self.begin_dram(id, copy);
         let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
         let block = self.leased_block(copy, key, bytes);
         for Waiter { tag, index, share } in fill.waiters {
             let record = if self.leases.add_reserved(share, block) {
                 self.residents.pin(copy);
-                self.counters.hits_ssd += 1;
-                ready(index, Place::Ssd, block.offset, bytes)
+                self.count_hit(fill.place);
+                ready(index, fill.place, block.offset, bytes)
             } else {
                 // The lease ended while its block was read.
                 self.busy(index)
@@ -335,7 +366,7 @@ impl Shard {
     }
 
     /// Decides one block of a waiting Acquire.
-    fn decide(&mut self, tag: Tag, record: BlockRecord) {
+    pub(super) fn decide(&mut self, tag: Tag, record: BlockRecord) {
         let job = self.acquires.get_mut(&tag).expect("waiters wait in live jobs");
         job.remaining = job.remaining.checked_sub(1).expect("a block is decided once");
         if job.decided.is_empty() {
@@ -360,6 +391,13 @@ impl Shard {
         if self.acquires.contains_key(&target) {
             let outcome = if deadline { BlockOutcome::DeadlineExceeded } else { BlockOutcome::Cancelled };
             let mut undecided = Vec::new();
+            self.fetches.seeks.retain(|seek| {
+                let is_of_others = seek.tag != target;
+                if !is_of_others {
+                    undecided.push(seek.index);
+                }
+                is_of_others
+            });
             self.forget_waiters(target, |index| undecided.push(index));
             undecided.into_iter().for_each(|index| self.decide(target, refusal(index, outcome)));
             assert_eq!(self.acquires[&target].remaining, 0, "a cancelled Acquire is decided whole");
@@ -379,6 +417,10 @@ impl Shard {
                 forgotten(waiter.index);
             }
             let lost_all = fill.waiters.is_empty() && fill.waiters.len() < before;
+            if lost_all && fill.placement.is_none() {
+                self.cancel_fetch(copy);
+                continue;
+            }
             if let (FillStage::Queued(turn), FillPurpose::Recover, true) =
                 (fill.stage, fill.purpose, lost_all)
             {

@@ -181,8 +181,8 @@ impl Shard {
     /// Makes a copy the DRAM residence of its entry.
     pub(super) fn begin_dram(&mut self, id: EntryId, copy: CopyId) {
         let entry = self.residents.entry(id);
-        let (key, hash, bytes) = (entry.key, entry.hash, entry.bytes);
-        let sequence = self.journal.append_put(key, Medium::Dram, journal_bytes(bytes));
+        let (hash, bytes) = (entry.hash, entry.bytes);
+        let sequence = self.put(id, Medium::Dram);
         self.residents.entry_mut(id).dram = Dram::Resident { copy, sequence };
         self.policy.insert(id, hash);
         self.counters.dram_residents += 1;
@@ -203,7 +203,7 @@ impl Shard {
     }
 
     /// Whether the tables take another entry; if they are full, one block is given up, on all media.
-    fn make_entry_room(&mut self, eviction: &mut Eviction) -> bool {
+    pub(super) fn make_entry_room(&mut self, eviction: &mut Eviction) -> bool {
         let blocks = (self.residents.len() + self.reservations.len()) as u64;
         if blocks < self.settings.blocks_max {
             return true;

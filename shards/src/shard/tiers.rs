@@ -7,7 +7,7 @@ use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Medium, Sequence};
 
 use super::recover::{FillPurpose, FillStage};
-use super::save::{Eviction, journal_bytes};
+use super::save::Eviction;
 use super::{Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::EntryId;
@@ -117,7 +117,7 @@ impl Shard {
             let payload_bytes = self.residents.entry(entry).bytes;
             let fill = self.fills.get_mut(&copy).expect("queued fills exist");
             fill.stage = FillStage::Reading;
-            let placement = fill.placement;
+            let placement = fill.placement.expect("what is queued for the device lies on it");
             let arena_offset = self.residents.copy(copy).slot.offset;
             let id = self.begin_transfer(Purpose::Fill(copy));
             return Some(Order {
@@ -225,7 +225,7 @@ impl Shard {
     fn on_read(&mut self, copy: CopyId, outcome: Result<u64, i32>) {
         let fill = &self.fills[&copy];
         let shown = self.filling_entry(fill, copy);
-        let placement = fill.placement;
+        let placement = fill.placement.expect("the device reads what lies on it");
         match outcome {
             Err(errno) => {
                 self.on_read_error(errno);
@@ -283,10 +283,13 @@ impl Shard {
                     self.settle_abandoned(&placement, checksum);
                     return Written::Settled;
                 };
-                let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
-                let sequence = self.journal.append_put(key, Medium::Ssd, journal_bytes(bytes));
+                let sequence = self.put(id, Medium::Ssd);
+                let log = self.log.as_mut().expect("write-backs go to a log");
                 log.on_written(&placement, sequence, checksum);
+                let origin = log.origin(&placement);
                 let entry = self.residents.entry_mut(id);
+                let bytes = entry.bytes;
+                entry.origin = origin;
                 entry.checksum = Some(checksum);
                 entry.hot = false;
                 entry.ssd = Ssd::Resident { placement, sequence };
@@ -347,7 +350,11 @@ impl Shard {
         self.answer_syncs();
     }
 
-    fn answer_syncs(&mut self) {
+    pub(super) fn answer_syncs(&mut self) {
+        if !self.is_settled() {
+            // The head does not cover every resident yet.
+            return;
+        }
         let oldest = self.write_backs.first().copied().unwrap_or(u64::MAX);
         let head = self.journal.head();
         let mut index = 0;
@@ -443,10 +450,17 @@ impl Shard {
 
     fn on_moved(&mut self, reference: EntryRef, target: Placement, outcome: Result<u64, i32>) {
         let moving = self.residents.resolve(reference).and_then(|id| match self.residents.entry(id).ssd {
-            Ssd::Moving { placement, sequence, target: to } if to == target => {
-                Some((id, placement, sequence))
-            }
+            Ssd::Moving { target: to, .. } if to == target => Some(id),
             _ => None,
+        });
+        if let Some(id) = moving {
+            // What is written is named by a sequence of the present life.
+            self.put_again(id, Medium::Ssd);
+        }
+        let moving = moving.map(|id| {
+            let residence = self.residents.entry(id).ssd.residence();
+            let (placement, sequence) = residence.expect("what moves is a residence");
+            (id, placement, sequence)
         });
         let log = self.log.as_mut().expect("moves go to a log");
         match (outcome, moving) {
@@ -454,7 +468,9 @@ impl Shard {
                 self.write_failures_in_a_row = 0;
                 log.on_written(&target, sequence, checksum);
                 log.remove(&placement);
+                let origin = log.origin(&target);
                 let entry = self.residents.entry_mut(id);
+                entry.origin = origin;
                 entry.ssd = Ssd::Resident { placement: target, sequence };
                 entry.hot = false;
                 self.counters.ssd_moves += 1;

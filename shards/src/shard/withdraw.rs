@@ -139,13 +139,13 @@ impl Shard {
     ) {
         // A page without entries would never end.
         let limit = limit.max(1);
-        let mut residents = Vec::new();
+        let mut page = Vec::new();
         let mut next = None;
         if let Some(namespace) = self.namespaces.get(namespace) {
             let first = StateKey { namespace, group: GroupId(0), block: BlockHash([0; 32]) };
             let after = after.map(|(group, block)| StateKey { namespace, group, block });
             let mut looked_at = 0;
-            for (_, entry) in self.residents.scan_from(after.as_ref().unwrap_or(&first)) {
+            for (id, entry) in self.residents.scan_from(after.as_ref().unwrap_or(&first)) {
                 if entry.key.namespace != namespace {
                     next = None;
                     break;
@@ -158,20 +158,22 @@ impl Shard {
                 }
                 looked_at += 1;
                 next = Some((entry.key.group, entry.key.block));
-                let dram = match entry.dram {
-                    Dram::Resident { sequence, .. } => Some((Medium::Dram, sequence)),
-                    Dram::Absent | Dram::Filling(_) => None,
-                };
-                let ssd = entry.ssd.residence().map(|(_, sequence)| (Medium::Ssd, sequence));
-                for (medium, sequence) in [dram, ssd].into_iter().flatten() {
-                    if media.contains(medium) {
-                        let (group, block) = (entry.key.group, entry.key.block);
-                        residents.push(Resident { group, block, medium, bytes: entry.bytes, sequence });
-                    }
-                }
+                page.push(id);
             }
             if looked_at < limit {
                 next = None;
+            }
+        }
+        let mut residents = Vec::new();
+        for id in page {
+            for medium in [Medium::Dram, Medium::Ssd].into_iter().filter(|medium| media.contains(*medium)) {
+                // The answer speaks for the present life.
+                self.put_again(id, medium);
+                let entry = self.residents.entry(id);
+                if let Some(sequence) = entry.sequence(medium) {
+                    let (group, block) = (entry.key.group, entry.key.block);
+                    residents.push(Resident { group, block, medium, bytes: entry.bytes, sequence });
+                }
             }
         }
         self.answer(tag, Outcome::Listed { residents, next });

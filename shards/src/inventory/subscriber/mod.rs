@@ -294,6 +294,18 @@ impl Subscriber {
         }
     }
 
+    /// Whether the scope leaves a namespace out.
+    #[must_use]
+    pub fn is_out_of_scope(&self, namespace: &NamespaceDigest) -> bool {
+        !self.scope.contains(namespace)
+    }
+
+    /// A number that differs whenever the installed views do: equal numbers, equal views.
+    #[must_use]
+    pub fn view_generation(&self) -> u64 {
+        self.generations + self.figures.streams_excluded + self.figures.views_withdrawn
+    }
+
     /// How far this core's streams are for one namespace.
     #[must_use]
     pub fn coverage_of(&self, namespace: &NamespaceDigest, now: Moment) -> CoreCoverage {

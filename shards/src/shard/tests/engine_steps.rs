@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use orbitkv_wire::engine::answers::{BlockOutcome, CommitOutcome, Place, SlotOutcome};
 
 use super::super::command::Holder;
-use super::super::{Command, Key, Outcome, Tag};
+use super::super::{Command, Key, Outcome, Places, Tag};
 use super::model::{Held, Life, Name, Pending};
 use super::random_tests::{Case, SIZES};
 use super::rig::{KIB, digest, key, overlap, padded};
@@ -153,7 +153,7 @@ impl Case {
     }
 
     pub(super) fn place(&mut self, name: Name) -> Place {
-        let Outcome::Places(places) = self.ask(&[name], None) else { panic!("not places") };
+        let Outcome::Places(Places { found: places, .. }) = self.ask(&[name], None) else { panic!("not places") };
         self.model.check_place(name, places[0].1);
         places[0].1
     }
@@ -193,7 +193,7 @@ impl Case {
         let expected = self.model.hold(token, holder.instance, connection, most, expires);
         let outcome = self.ask(&names, Some(holder));
         match (outcome, expected) {
-            (Outcome::Places(places), Ok(())) => {
+            (Outcome::Places(Places { found: places, .. }), Ok(())) => {
                 for (name, (_, place)) in names.into_iter().zip(places) {
                     self.model.check_place(name, place);
                     let life = self.model.lives.get(&name).copied();

@@ -12,7 +12,7 @@ use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Pl
 use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, ShardIndex};
 
 use super::super::command::{Holder, Media, Resident};
-use super::super::{Command, Counters, Key, Order, OrderKind, Outcome, Shard, ShardSettings, Tag};
+use super::super::{Command, Counters, Key, Order, OrderKind, Outcome, Places, Shard, ShardSettings, Tag};
 use crate::journal::JournalSettings;
 use crate::leases::{ConnectionId, InstanceId, LeaseSettings, LeaseToken};
 use crate::reservations::ReservationId;
@@ -411,7 +411,7 @@ impl Rig {
 
     pub fn places(&mut self, numbers: &[u8], hold: Option<Holder>) -> Vec<Place> {
         let command = Command::Query { namespaces: vec![digest(0)], keys: keys(numbers), hold };
-        let Outcome::Places(places) = self.call(command) else { panic!("not places") };
+        let Outcome::Places(Places { found: places, .. }) = self.call(command) else { panic!("not places") };
         places.into_iter().map(|(_, place)| place).collect()
     }
 

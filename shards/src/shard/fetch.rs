@@ -1,0 +1,216 @@
+//! Blocks that peers have: an Acquire seeks what is not here, and what is found is fetched into a slot.
+//!
+//! The shard knows of no peer. It says what it seeks, is told whether anybody may have it and how large it is,
+//! takes a slot, and is told at the end whether the bytes are there and right. A fetched block becomes a
+//! resident like one that was read from SSD; it is not written back, because its source has it.
+
+use std::collections::VecDeque;
+
+use orbitkv_wire::engine::answers::{BlockOutcome, Place};
+use orbitkv_wire::identity::{KeyHash, Medium};
+
+use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means};
+use super::save::{Eviction, slot_bytes};
+use super::{Shard, Tag};
+use crate::key::StateKey;
+use crate::leases::LeaseToken;
+use crate::residents::{CopyId, Dram};
+
+/// A block that an Acquire wants and that is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seek {
+    /// The Acquire.
+    pub tag: Tag,
+    /// Position of the block in it.
+    pub index: u32,
+    /// The block.
+    pub key: StateKey,
+    /// Its placement hash.
+    pub hash: KeyHash,
+    pub(super) token: LeaseToken,
+}
+
+/// A block to be brought into a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchOrder {
+    /// Names the fetch until it is reported, once.
+    pub copy: CopyId,
+    /// The block.
+    pub key: StateKey,
+    /// Its placement hash.
+    pub hash: KeyHash,
+    /// Where its bytes go in the arena.
+    pub arena_offset: u64,
+    /// How many they are.
+    pub bytes: u64,
+}
+
+/// What a shard wants of whoever speaks to peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchEffect {
+    /// Bring this; report it with [`Shard::on_fetched`] or [`Shard::on_fetch_failed`].
+    Fetch(FetchOrder),
+    /// Nobody wants it any more: report it as soon as nothing writes into its slot.
+    Cancel(CopyId),
+}
+
+/// What is sought and fetched.
+#[derive(Default)]
+pub(super) struct Fetches {
+    /// Whether there is anybody to ask.
+    pub peers: bool,
+    pub seeks: VecDeque<Seek>,
+    pub effects: VecDeque<FetchEffect>,
+}
+
+impl Shard {
+    /// Whether blocks that are not here are sought at peers from now on.
+    pub fn seek_peers(&mut self, peers: bool) {
+        self.fetches.peers = peers;
+    }
+
+    /// The next block that is sought; to be answered once with [`Shard::on_sought`].
+    pub fn poll_seek(&mut self) -> Option<Seek> {
+        while let Some(seek) = self.fetches.seeks.pop_front() {
+            if self.acquires.contains_key(&seek.tag) {
+                return Some(seek);
+            }
+        }
+        None
+    }
+
+    /// Whether something is sought.
+    #[must_use]
+    pub fn has_seeks(&self) -> bool {
+        !self.fetches.seeks.is_empty()
+    }
+
+    /// The next thing to do about a fetch.
+    pub fn poll_fetch(&mut self) -> Option<FetchEffect> {
+        self.fetches.effects.pop_front()
+    }
+
+    /// Makes an Acquire wait for the answer of those who know of peers.
+    pub(super) fn seek(&mut self, tag: Tag, index: u32, key: StateKey, hash: KeyHash, token: LeaseToken) {
+        self.fetches.seeks.push_back(Seek { tag, index, key, hash, token });
+    }
+
+    /// A peer may have a block of so many bytes; or none does, as far as is known.
+    pub fn on_sought(&mut self, seek: Seek, bytes: Option<u64>) {
+        let Seek { tag, index, key, hash, token } = seek;
+        if !self.acquires.contains_key(&tag) {
+            return;
+        }
+        let mut means = Means::held();
+        let found = self.residents.find(hash, &key);
+        let record = match (found, bytes) {
+            // It has come meanwhile.
+            (Some(id), _) => self.acquire_one(tag, token, index, Some(id), &mut means),
+            (None, None) => self.acquire_one(tag, token, index, None, &mut means),
+            (None, Some(bytes)) => self.begin_fetch(seek, bytes, &mut means),
+        };
+        let job = self.acquires.get_mut(&tag).expect("just seen");
+        job.wait_also_for(means);
+        if let Some(record) = record {
+            self.decide(tag, record);
+        }
+        self.assert_invariants();
+    }
+
+    fn begin_fetch(
+        &mut self,
+        seek: Seek,
+        bytes: u64,
+        means: &mut Means,
+    ) -> Option<orbitkv_wire::engine::answers::BlockRecord> {
+        let Seek { tag, index, key, hash, token } = seek;
+        if bytes == 0 || !self.leases.fits(token, slot_bytes(bytes)) {
+            return Some(self.busy(index));
+        }
+        let mut eviction = Eviction::Allowed;
+        if !self.make_entry_room(&mut eviction) {
+            return Some(self.busy(index));
+        }
+        let Ok(slot) = self.allocate(bytes, &mut eviction) else { return Some(self.busy(index)) };
+        self.namespaces.retain(key.namespace);
+        let id = self.residents.insert(key, hash, bytes);
+        let copy = self.residents.insert_copy(slot, Some(id));
+        self.slot_owners.insert(slot.id, copy);
+        self.residents.pin(copy);
+        self.residents.entry_mut(id).dram = Dram::Filling(copy);
+        let entry = self.residents.reference(id);
+        let fill = Fill {
+            entry,
+            placement: None,
+            stage: FillStage::Reading,
+            purpose: FillPurpose::Recover,
+            waiters: Vec::new(),
+            place: Place::PeerDram,
+        };
+        self.fills.insert(copy, fill);
+        let order = FetchOrder { copy, key, hash, arena_offset: slot.offset, bytes };
+        self.fetches.effects.push_back(FetchEffect::Fetch(order));
+        means.wait_for(copy);
+        self.wait_for(copy, tag, token, index, bytes)
+    }
+
+    /// The bytes of a fetch are in its slot and proved right.
+    ///
+    /// # Panics
+    /// If there is no such fetch.
+    pub fn on_fetched(&mut self, copy: CopyId, from: Medium, checksum: u64) {
+        let fill = self.fills.get_mut(&copy).expect("a fetch is reported once");
+        assert!(fill.placement.is_none(), "a fill from SSD is the device's to report");
+        fill.place = match from {
+            Medium::Dram => Place::PeerDram,
+            Medium::Ssd => Place::PeerSsd,
+        };
+        let fill = &self.fills[&copy];
+        if let Some(id) = self.filling_entry(fill, copy) {
+            self.residents.entry_mut(id).checksum = Some(checksum);
+        }
+        self.finish_fill(copy);
+        self.assert_invariants();
+    }
+
+    /// A fetch brought nothing, and nothing writes into its slot any more.
+    ///
+    /// # Panics
+    /// If there is no such fetch.
+    pub fn on_fetch_failed(&mut self, copy: CopyId, outcome: BlockOutcome) {
+        assert!(self.fills[&copy].placement.is_none(), "a fill from SSD is the device's to report");
+        if outcome == BlockOutcome::Missing {
+            self.counters.misses += self.fills[&copy].waiters.len() as u64;
+        }
+        self.abandon_fill(copy, outcome);
+        self.assert_invariants();
+    }
+
+    /// Whether anybody waits for a fetch: one that was given up may be wanted again.
+    #[must_use]
+    pub fn is_wanted(&self, copy: CopyId) -> bool {
+        self.fills.get(&copy).is_some_and(|fill| !fill.waiters.is_empty())
+    }
+
+    /// A fetch has lost its last waiter.
+    pub(super) fn cancel_fetch(&mut self, copy: CopyId) {
+        self.fetches.effects.push_back(FetchEffect::Cancel(copy));
+    }
+}
+
+impl Means {
+    /// Of an Acquire that waits already: it has its permit.
+    fn held() -> Means {
+        Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: true }
+    }
+
+    fn wait_for(&mut self, copy: CopyId) {
+        self.fills.push(copy);
+    }
+}
+
+impl AcquireJob {
+    fn wait_also_for(&mut self, means: Means) {
+        self.fills.extend(means.fills);
+    }
+}

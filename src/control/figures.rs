@@ -1,0 +1,164 @@
+//! From what a core says of itself to what an operator reads.
+
+use orbitkv_shards::segment_log::OffReason;
+use orbitkv_wire::inventory::Kind;
+
+use super::report::{
+    ArenaReport, EngineReport, JournalReport, PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals,
+    ServiceReport, ShardReport, SsdFault, SsdReport, SsdState, TurnReport,
+};
+use crate::core::report::CoreReport;
+use crate::peers;
+
+/// What an operator reads of a core.
+pub(super) fn shard_report(report: CoreReport) -> ShardReport {
+    let CoreReport { figures, engine, turns, mail, device_peak, file_deleted, peers } = report;
+    let counters = figures.counters;
+    ShardReport {
+        shard: figures.shard.0,
+        incarnation: figures.incarnation.to_string(),
+        residents: PerMedium { dram: counters.dram_residents, ssd: counters.ssd_residents },
+        resident_bytes: PerMedium { dram: counters.dram_bytes, ssd: counters.ssd_bytes },
+        evictions: PerMedium { dram: counters.dram_evictions, ssd: counters.ssd_evictions },
+        journal: JournalReport {
+            head_sequence: figures.head.0,
+            oldest_sequence: figures.oldest.0,
+            used_bytes: figures.journal_bytes[0],
+            peak_bytes: figures.journal_bytes[1],
+            capacity_bytes: figures.journal_bytes[2],
+        },
+        arena: ArenaReport {
+            capacity_bytes: figures.arena_bytes,
+            allocated_bytes: figures.allocated_bytes,
+            reserved_bytes: figures.reserved_bytes[0],
+            leased_bytes: figures.leased_bytes,
+            pinned_bytes: figures.pinned_bytes,
+        },
+        ssd: figures.ssd.map_or_else(SsdReport::default, |ssd| SsdReport {
+            state: ssd_state(ssd.off, file_deleted),
+            capacity_bytes: ssd.capacity_bytes,
+            live_bytes: ssd.live_bytes,
+            free_bytes: ssd.free_bytes,
+            write_backs_queued: figures.write_backs_queued,
+            write_backs_in_flight: figures.write_backs_in_flight,
+            write_backs_done: counters.write_backs_done,
+            write_backs_failed: counters.ssd_write_errors,
+            reads: counters.ssd_reads,
+            read_errors: counters.ssd_read_errors,
+            checksum_failures: counters.checksum_failures,
+            quarantined_bytes: ssd.quarantined_bytes,
+        }),
+        engine: EngineReport {
+            connections: engine.connections,
+            requests_in_flight: engine.requests_in_flight,
+            reservations: figures.reservations,
+            leases: figures.leases,
+            holds: figures.holds,
+            holds_expired: figures.holds_expired,
+            waiting: figures.waiting[0],
+            process_deaths: engine.process_deaths,
+            stale_generation_rejections: engine.stale_generation,
+            malformed_frames: engine.malformed_frames,
+        },
+        service: ServiceReport {
+            queries: counters.queries,
+            acquires_busy: counters.acquires_busy,
+            saves_present: counters.saves_present,
+            saves_lost_race: counters.saves_lost_race,
+            hits: PerMedium { dram: counters.hits_dram, ssd: counters.hits_ssd },
+            peer_hits: PerMedium { dram: counters.hits_peer_dram, ssd: counters.hits_peer_ssd },
+            misses: counters.misses,
+            saves_committed: counters.saves_committed,
+            saved_bytes: counters.saved_bytes,
+            saves_refused: SaveRefusals {
+                busy: counters.saves_busy,
+                too_large: counters.saves_too_large,
+                being_saved: counters.saves_being_saved,
+                draining: counters.saves_draining,
+            },
+        },
+        queue_peaks: QueuePeaks {
+            connection_requests: engine.requests_in_flight_peak,
+            write_backs: counters.write_queue_peak,
+            ssd_requests: device_peak,
+            waiting: figures.waiting[1],
+            mail_requests: mail.requests,
+            mail_replies: mail.answers,
+        },
+        turns: TurnReport { turns: turns.turns, stalls: turns.stalls, slice_ns_max: turns.ns_max },
+        coverage: peers.as_ref().map(|peers| peers.coverage),
+        peers: peers.map(|peers| peers_report(&peers)),
+    }
+}
+
+fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
+    if file_deleted {
+        let detail = "the SSD file has no name any more; its space comes back when the node ends".to_owned();
+        return SsdState::Degraded { fault: SsdFault::FileDeleted, detail };
+    }
+    let Some(reason) = off else { return SsdState::On };
+    let fault = match reason {
+        OffReason::Quarantine { .. } => SsdFault::WrongChecksums,
+        OffReason::WriteFailures { errno: libc::ENOSPC, .. } => SsdFault::DeviceFull,
+        OffReason::WriteFailures { .. } => SsdFault::WriteErrors,
+        OffReason::ReadFailures { .. } => SsdFault::ReadErrors,
+    };
+    SsdState::Degraded { fault, detail: reason.to_string() }
+}
+
+fn peers_report(report: &peers::PeersReport) -> PeersReport {
+    let peers::PeersReport { index, publisher, publishing, subscriber, endpoint, .. } = report;
+    let sent = |kind: Kind| {
+        let traffic = publisher.of(kind);
+        PeerFrames { frames: traffic.frames_sent, bytes: traffic.bytes_sent }
+    };
+    let all_sent = publisher.traffic.values().fold(PeerFrames::default(), |sum, traffic| PeerFrames {
+        frames: sum.frames + traffic.frames_sent,
+        bytes: sum.bytes + traffic.bytes_sent,
+    });
+    let all_received = subscriber.received.values().fold(PeerFrames::default(), |sum, traffic| PeerFrames {
+        frames: sum.frames + traffic.frames,
+        bytes: sum.bytes + traffic.bytes,
+    });
+    let resets = subscriber.resets.iter().map(|(cause, count)| (format!("{cause:?}"), *count));
+    let micros = |duration: std::time::Duration| duration.as_micros() as u64;
+    PeersReport {
+        sessions_served: report.sessions_served as u64,
+        sessions_following: publishing.following as u64,
+        sessions_received: report.sessions_received as u64,
+        index_rows: index.rows,
+        index_retired_rows: index.retired_rows,
+        index_bytes: index.charged_bytes,
+        index_bytes_peak: index.charged_bytes_peak,
+        index_budget_bytes: index.budget_bytes,
+        records_read: publisher.records_read,
+        records_coalesced: publisher.records_coalesced,
+        frames_sent: all_sent,
+        deltas_sent: sent(Kind::Delta),
+        pages_sent: sent(Kind::SnapshotPage),
+        replay_bytes_sent: publisher.replay_bytes_sent,
+        queue_bytes: publishing.queue_bytes,
+        queue_bytes_peak: publishing.queue_bytes_peak,
+        lag_records_max: publishing.lag_records_max,
+        intentional_wait_us: micros(publisher.intentional_wait),
+        intentional_wait_us_max: micros(publisher.intentional_wait_max),
+        frames_received: all_received,
+        changes_applied: subscriber.changes_applied,
+        changes_staged: subscriber.changes_staged,
+        sessions_opened: subscriber.sessions_opened,
+        sessions_lost: subscriber.sessions_lost,
+        sessions_resumed: subscriber.resumed,
+        snapshots_installed: subscriber.snapshots_installed,
+        snapshots_refused: subscriber.snapshots_refused,
+        views_withdrawn: subscriber.views_withdrawn,
+        streams_excluded: subscriber.streams_excluded,
+        bootstrap_us_max: micros(subscriber.bootstraps.longest),
+        repair_us_max: micros(subscriber.repairs.longest),
+        resets: resets.collect(),
+        protocol_errors: publisher.protocol_errors,
+        connections: endpoint.connections_now,
+        datagrams_received: endpoint.datagrams_received,
+        datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,
+        handshake_turns: report.handshake_turns,
+    }
+}

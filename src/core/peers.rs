@@ -1,0 +1,72 @@
+//! The peers' part of a core: what control and other cores say about peers, and their place in a turn.
+
+use orbitkv_native::clock::boottime_ns;
+use orbitkv_shards::shard::{Outcome, Reply};
+use orbitkv_shards::time::Moment;
+
+use super::mail::{Answer, Letter};
+use super::{Core, CoreParts};
+
+impl Core {
+    pub(super) fn wake_peers(&mut self) {
+        if let Some(peers) = &mut self.parts.peers {
+            peers.wake();
+        }
+    }
+
+    /// The peers' part of a turn: after the engines', whose answers have gone out. True if more is to be done.
+    pub(super) fn turn_peers(&mut self, now: Moment) -> bool {
+        let control = self.control();
+        let CoreParts { peers: Some(peers), shard, mail, .. } = &mut self.parts else { return false };
+        let mut left_over = false;
+        if peers.is_due(shard.head(), now) {
+            left_over = peers.turn(shard, now, Moment(boottime_ns()));
+            if left_over {
+                peers.wake();
+            }
+        }
+        while let Some((to, letter)) = peers.poll_letter() {
+            if let Err(letter) = mail.send(to, letter) {
+                peers.return_letter(to, letter);
+                left_over = true;
+                break;
+            }
+        }
+        while let Some(answer) = peers.poll_answer() {
+            mail.answer(control, answer);
+        }
+        left_over
+    }
+
+    /// What peers have to do with an answer of the shard.
+    pub(super) fn add_peers(&mut self, reply: &mut Reply, now: Moment) {
+        let CoreParts { peers: Some(peers), shard, .. } = &mut self.parts else { return };
+        match &mut reply.outcome {
+            Outcome::Places(places) => peers.complete(places, shard, now, Moment(boottime_ns())),
+            Outcome::Synced(_) => peers.expose(),
+            _ => {}
+        }
+    }
+
+    /// A letter about peers. Only nodes of clusters are sent any.
+    pub(super) fn on_peers_letter(&mut self, from: usize, letter: Letter, now: Moment) {
+        let CoreParts { peers: Some(peers), shard, mail, hub, .. } = &mut self.parts else {
+            panic!("a standalone node has no peers: {letter:?}")
+        };
+        match letter {
+            Letter::Life(letter) => {
+                peers.on_life_letter(*letter, shard, now);
+                hub.stand_at(peers.basis());
+            }
+            Letter::Permit(letter) => peers.on_permit_letter(letter, now),
+            Letter::Owners(page) => {
+                let rows = Box::new(peers.owners(*page, now));
+                mail.answer(from, Answer::Owners(page.tag, shard.index(), rows));
+            }
+            Letter::Readings(question) => {
+                mail.answer(from, Answer::Readings(Box::new(peers.readings(&question, now))));
+            }
+            letter => unreachable!("{letter:?} is not about peers"),
+        }
+    }
+}

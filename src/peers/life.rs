@@ -1,0 +1,130 @@
+//! What control tells a core of the node's life and of who else lives.
+
+use orbitkv_native::quic::{Fingerprint, Member as Contact};
+use orbitkv_shards::inventory::subscriber::Index;
+use orbitkv_shards::members::{Local, Member, MemberMap};
+use orbitkv_shards::membership::Roster;
+use orbitkv_shards::shard::Shard;
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::identity::{Incarnation, NodeId};
+
+use super::Peers;
+use crate::core::mail::Answer;
+
+/// A word of control.
+#[derive(Clone, Debug)]
+pub enum LifeLetter {
+    /// This life is registered.
+    Registered(Local),
+    /// It may speak to others until then, of `CLOCK_BOOTTIME`.
+    Admitted(Moment),
+    /// Who is a member from now on; answered by [`Answer::Lowered`].
+    Members(Neighbours),
+    /// Every core stands at this revision.
+    MayRaise(u64),
+    /// Who is a member is not known until the next map.
+    Suspended,
+    /// This life is over for good.
+    Fenced(Incarnation),
+}
+
+/// The members at one revision, and the keys they publish.
+#[derive(Clone, Debug, Default)]
+pub struct Neighbours {
+    /// Who is a member.
+    pub map: MemberMap,
+    /// In the order of names.
+    keys: Vec<(NodeId, Fingerprint)>,
+}
+
+impl Neighbours {
+    /// What cores need to know of a roster.
+    #[must_use]
+    pub fn of(roster: &Roster) -> Neighbours {
+        let key = |node| roster.contact(node).map(|contact| (node, Fingerprint(contact.key_fingerprint)));
+        let keys = roster.map().members().iter().filter_map(|member| key(member.node)).collect();
+        Neighbours { map: roster.map().clone(), keys }
+    }
+
+    /// The key that a member publishes.
+    pub(super) fn key_of(&self, node: NodeId) -> Option<Fingerprint> {
+        let place = self.keys.binary_search_by_key(&node, |(node, _)| *node).ok()?;
+        Some(self.keys[place].1)
+    }
+
+    /// The member that publishes a key.
+    pub(super) fn holder(&self, key: Fingerprint) -> Option<NodeId> {
+        self.keys.iter().find(|(_, held)| *held == key).map(|(node, _)| *node)
+    }
+
+    fn contacts(&self) -> impl Iterator<Item = Contact> {
+        let members = self.map.members().iter();
+        members.filter_map(|member| {
+            let (address, base_port) = (member.address.ip(), member.address.port());
+            let fingerprint = self.key_of(member.node)?;
+            Some(Contact { fingerprint, address, base_port, shards: member.shards })
+        })
+    }
+}
+
+/// Where this node's registration is, as control has told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// There is none, or it is over.
+    Unregistered,
+    /// Registered, and not admitted yet.
+    Registered,
+    /// A member until the moment, of `CLOCK_BOOTTIME`.
+    Member(Moment),
+}
+
+impl Life {
+    /// Whether its time is over and nobody has said so yet.
+    pub fn is_overdue(self, boot: Moment) -> bool {
+        matches!(self, Life::Member(until) if until <= boot)
+    }
+}
+
+impl Peers {
+    /// What control says. Letters of control come in its order.
+    pub fn on_life_letter(&mut self, letter: LifeLetter, shard: &mut Shard, now: Moment) {
+        match letter {
+            LifeLetter::Registered(local) => {
+                assert_eq!(local.incarnation, shard.incarnation(), "a life is registered once shards live it");
+                self.local = local;
+                self.life = Life::Registered;
+                self.publisher.on_registered(local, now);
+                self.subscriber.on_registered(local, now);
+            }
+            LifeLetter::Admitted(until) => {
+                if self.life != Life::Unregistered {
+                    self.life = Life::Member(until);
+                }
+            }
+            LifeLetter::Members(neighbours) => self.on_members(neighbours, shard, now),
+            LifeLetter::MayRaise(revision) => self.subscriber.on_may_raise(revision),
+            LifeLetter::Suspended => self.subscriber.on_membership_invalid(now),
+            LifeLetter::Fenced(incarnation) => {
+                if self.local.incarnation == incarnation {
+                    self.life = Life::Unregistered;
+                    self.publisher.on_fenced(now);
+                    self.subscriber.on_fenced(now);
+                }
+            }
+        }
+        self.wake();
+    }
+
+    fn on_members(&mut self, neighbours: Neighbours, shard: &mut Shard, now: Moment) {
+        self.endpoint.set_members(neighbours.contacts());
+        let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
+        self.subscriber.on_lower(&neighbours.map, &mut index, now);
+        self.publisher.on_members(&neighbours.map, now);
+        self.answers.push_back(Answer::Lowered(self.shard, neighbours.map.revision));
+        // A multiple of our shards cuts our ranges further, and its rows are where their keys are.
+        let own = self.local.shards;
+        let elsewhere = |member: &Member| !member.shards.is_multiple_of(own);
+        self.streams_elsewhere = neighbours.map.members().iter().any(elsewhere);
+        self.neighbours = neighbours;
+    }
+}

@@ -1,0 +1,384 @@
+//! What a core has to do with its peers: one QUIC endpoint, both ends of the inventory streams, and this
+//! core's partition of the index of what others hold.
+//!
+//! The rooms decide and the endpoint carries; what is here moves frames between them and keeps count of
+//! which connection belongs to which session. Nothing waits: a [`Peers::turn`] takes what has come, lets
+//! each room do one slice, and sends what they say.
+//!
+//! After the admission deadline of this node's life nothing a peer says is taken in, though it may have
+//! arrived before: it stays unread until control has prolonged the life or ended it.
+
+mod life;
+mod links;
+mod lookup;
+mod permits;
+mod report;
+mod settings;
+
+use std::collections::{HashMap, VecDeque};
+
+use orbitkv_native::entropy;
+use orbitkv_native::quic::{self, Endpoint, Event, Origin, Purpose};
+use orbitkv_shards::coverage::{CoreCoverage, Standing, Unavailable};
+use orbitkv_shards::index::Partition;
+use orbitkv_shards::inventory::permits::Permits;
+use orbitkv_shards::inventory::publisher::{CloseCause, Publisher, PublisherEffect};
+use orbitkv_shards::inventory::subscriber::{Index, StreamId, Subscriber, SubscriberEffect};
+use orbitkv_shards::members::Local;
+use orbitkv_shards::shard::Shard;
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::identity::{NamespaceDigest, Sequence, SessionId, ShardIndex};
+
+use crate::core::mail::{Answer, Letter};
+use life::Life;
+use links::{Links, Side};
+use lookup::LookupBuffer;
+
+pub use life::{LifeLetter, Neighbours};
+pub use permits::{PermitLetter, Pool};
+pub use report::{OwnerRow, OwnersPage, PeersReport, ReadingsAnswer, ReadingsQuestion};
+pub use settings::{PeersSettings, RECEIVE_SLICE_BYTES_MIN, SettingsRefused};
+
+/// Bytes of streams that a turn reads. What is left waits for the next one.
+const READ_BYTES_PER_TURN: usize = 64 * 1024;
+
+/// Codes with which this node closes connections.
+mod close_code {
+    /// The session is over.
+    pub const ENDED: u32 = 1;
+    /// What was sent is no frame of the protocol.
+    pub const BROKEN: u32 = 2;
+    /// Nobody here speaks to the holder of this key.
+    pub const NOT_A_MEMBER: u32 = 3;
+    /// A connection of this purpose is of no use here.
+    pub const NOT_SERVED: u32 = 4;
+}
+
+/// What a core has to do with its peers.
+pub struct Peers {
+    shard: ShardIndex,
+    local: Local,
+    life: Life,
+    neighbours: Neighbours,
+    endpoint: Endpoint,
+    publisher: Publisher,
+    subscriber: Subscriber,
+    partition: Partition,
+    /// On core 0: permits for snapshots served and received.
+    pools: Option<[Permits; 2]>,
+    links: Links,
+    dials: HashMap<quic::ConnectionId, StreamId>,
+    lookup: LookupBuffer,
+    /// For other cores and control, in order.
+    letters: VecDeque<(usize, Letter)>,
+    answers: VecDeque<Answer>,
+    /// Random once; a snapshot's id is this and how many were offered the chance before.
+    draws: u128,
+    head_seen: Sequence,
+    due: bool,
+    deadline: Option<Moment>,
+    handshake_turns: u64,
+    /// Whether some member's shards are other ranges of the hash than ours.
+    streams_elsewhere: bool,
+}
+
+impl Peers {
+    /// A core that knows nobody and is nobody's member yet.
+    ///
+    /// # Errors
+    /// If the socket cannot be set up.
+    pub fn new(
+        settings: &PeersSettings,
+        shard: ShardIndex,
+        port: std::net::UdpSocket,
+        now: Moment,
+    ) -> Result<Peers, quic::EndpointError> {
+        let local = settings.local;
+        let endpoint = Endpoint::new(settings.endpoint.clone(), port, &settings.key, now.0)?;
+        let mut publisher = Publisher::new(settings.publisher, local, shard);
+        // Until a life is registered there is none to speak for.
+        publisher.on_fenced(now);
+        let partition = Partition::new(settings.index).with_prefetch(orbitkv_native::prefetch::prefetch);
+        Ok(Peers {
+            shard,
+            local,
+            life: Life::Unregistered,
+            neighbours: Neighbours::default(),
+            endpoint,
+            publisher,
+            subscriber: Subscriber::new(settings.subscriber, local, shard, settings.scope.clone()),
+            partition,
+            pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
+            links: Links::default(),
+            dials: HashMap::new(),
+            lookup: LookupBuffer::default(),
+            letters: VecDeque::new(),
+            answers: VecDeque::new(),
+            draws: entropy::random_u128(),
+            head_seen: Sequence(0),
+            due: true,
+            deadline: None,
+            handshake_turns: 0,
+            streams_elsewhere: false,
+        })
+    }
+
+    /// The descriptor that is readable when datagrams have come.
+    #[must_use]
+    pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.endpoint.fd()
+    }
+
+    /// Notes that a turn has something to do.
+    pub fn wake(&mut self) {
+        self.due = true;
+    }
+
+    /// Whether a turn has something to do, given the head of the journal.
+    #[must_use]
+    pub fn is_due(&self, head: Sequence, now: Moment) -> bool {
+        self.due || head != self.head_seen || self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// When a turn is due if nothing happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.deadline
+    }
+
+    /// One bounded slice of everything; true if more is to be done at once. `boot` is of `CLOCK_BOOTTIME`.
+    pub fn turn(&mut self, shard: &mut Shard, now: Moment, boot: Moment) -> bool {
+        self.due = false;
+        let before = self.endpoint.turn(now.0);
+        self.handshake_turns += u64::from(before.shook_hands);
+        if self.life.is_overdue(boot) {
+            self.deadline = before.deadline_ns.map(Moment);
+            return before.more;
+        }
+        let head = shard.head();
+        self.head_seen = head;
+        while let Some(event) = self.endpoint.poll_event() {
+            self.on_event(event, now);
+        }
+        let mut more = before.more | self.read_links(shard, head, now);
+        self.draws = self.draws.wrapping_add(1);
+        more |= self.publisher.turn(&shard.source(), self.draws, now);
+        let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
+        more |= self.subscriber.turn(&mut index, now);
+        self.interpret(now);
+        let after = self.endpoint.flush(now.0);
+        let deadlines = [
+            after.deadline_ns.map(Moment),
+            self.publisher.next_deadline(),
+            self.subscriber.next_deadline(),
+            self.links.next_deadline(),
+        ];
+        self.deadline = deadlines.into_iter().flatten().min();
+        more | after.more
+    }
+
+    /// Lets what is in the journal be told at once: somebody took a fence.
+    pub fn expose(&mut self) {
+        self.publisher.expose();
+        self.due = true;
+    }
+
+    /// The next letter to another core.
+    pub fn poll_letter(&mut self) -> Option<(usize, Letter)> {
+        self.letters.pop_front()
+    }
+
+    /// Gives a letter back that found its lane full.
+    pub fn return_letter(&mut self, to: usize, letter: Letter) {
+        self.letters.push_front((to, letter));
+    }
+
+    /// The next word to control.
+    pub fn poll_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    /// How far this core's owner streams are, whatever the namespace.
+    #[must_use]
+    pub fn coverage(&self, now: Moment, boot: Moment) -> CoreCoverage {
+        let mut coverage = self.subscriber.coverage(now);
+        if self.life.is_overdue(boot) {
+            coverage.standing = Standing::Unavailable(Unavailable::LeaseExpired);
+        }
+        coverage
+    }
+
+    /// The same, for the worst of some namespaces.
+    #[must_use]
+    pub fn coverage_of(&self, namespaces: &[NamespaceDigest], now: Moment, boot: Moment) -> CoreCoverage {
+        let mut coverage = self.coverage(now, boot);
+        let out_of_scope = |namespace| self.subscriber.is_out_of_scope(namespace);
+        if !matches!(coverage.standing, Standing::Unavailable(_)) && namespaces.iter().any(out_of_scope) {
+            coverage.standing = Standing::Unavailable(Unavailable::OutOfScope);
+        }
+        if self.streams_elsewhere && matches!(coverage.standing, Standing::NoneExpected | Standing::Complete) {
+            // Rows of nodes with another number of shards are on another core, which is not asked.
+            coverage.standing = Standing::Partial;
+        }
+        coverage
+    }
+
+    fn on_event(&mut self, event: Event, now: Moment) {
+        match event {
+            Event::Connected { connection, peer, purpose, origin, .. } => match (purpose, origin) {
+                (Purpose::Payload, _) => {
+                    self.endpoint.close(connection, close_code::NOT_SERVED, now.0);
+                }
+                (Purpose::Inventory, Origin::Dialled) => self.on_dialled(connection, now),
+                (Purpose::Inventory, Origin::Accepted) => match self.neighbours.holder(peer) {
+                    Some(node) => {
+                        let id = self.links.add(connection, Side::Source);
+                        self.publisher.on_connected(id, node, now);
+                    }
+                    None => self.endpoint.close(connection, close_code::NOT_A_MEMBER, now.0),
+                },
+            },
+            Event::Lost { connection, loss } => {
+                if let Some(stream) = self.dials.remove(&connection) {
+                    tracing::debug!(core = self.shard.0, ?loss, "a dial has failed");
+                    self.subscriber.on_dial_failed(stream, entropy::random_u64(), now);
+                } else if let Some((id, side)) = self.links.remove(connection) {
+                    tracing::debug!(core = self.shard.0, ?loss, ?side, "an inventory connection is lost");
+                    self.on_closed(id, side, now);
+                }
+            }
+            Event::StreamOpened { connection, stream } => {
+                if !self.links.attach(connection, stream) {
+                    // One stream is all that a session has.
+                    self.endpoint.abandon(connection, stream, close_code::NOT_SERVED);
+                }
+            }
+            Event::Readable { connection, .. } => self.links.note_readable(connection),
+            Event::Writable { connection, .. } => {
+                if let Some(id) = self.links.flush(connection, &mut self.endpoint) {
+                    self.publisher.on_writable(id);
+                }
+            }
+            Event::Delivered { connection, .. } | Event::Stopped { connection, .. } => {
+                // Either we were done with it, or the peer is.
+                self.endpoint.close(connection, close_code::ENDED, now.0);
+                if let Some((id, side)) = self.links.remove(connection) {
+                    self.on_closed(id, side, now);
+                }
+            }
+            Event::StreamsAvailable { .. } => {}
+        }
+    }
+
+    fn on_dialled(&mut self, connection: quic::ConnectionId, now: Moment) {
+        let Some(stream) = self.dials.remove(&connection) else {
+            return self.endpoint.close(connection, close_code::ENDED, now.0);
+        };
+        match self.endpoint.open(connection, quic::Priority::Ordinary) {
+            Ok(opened) => {
+                let id = self.links.add(connection, Side::Requester);
+                self.links.attach(connection, opened);
+                let session = SessionId(entropy::random_bytes());
+                self.subscriber.on_connected(stream, id, session, now);
+            }
+            Err(_) => {
+                self.endpoint.close(connection, close_code::ENDED, now.0);
+                self.subscriber.on_dial_failed(stream, entropy::random_u64(), now);
+            }
+        }
+    }
+
+    fn on_closed(&mut self, id: orbitkv_shards::inventory::ConnectionId, side: Side, now: Moment) {
+        match side {
+            Side::Source => self.publisher.on_closed(id, now),
+            Side::Requester => self.subscriber.on_closed(id, entropy::random_u64(), now),
+        }
+    }
+
+    /// Reads what has come, a bounded part of it, and hands each whole frame to its room.
+    fn read_links(&mut self, shard: &mut Shard, head: Sequence, now: Moment) -> bool {
+        let Peers { links, endpoint, publisher, subscriber, partition, .. } = self;
+        let mut index = Index { partition, namespaces: shard.namespaces_mut() };
+        let ended = links.read(endpoint, READ_BYTES_PER_TURN, |id, side, frame| match side {
+            Side::Source => publisher.on_frame(id, frame, head, now),
+            Side::Requester => subscriber.on_frame(id, frame, &mut index, now),
+        });
+        for (connection, code) in ended {
+            self.endpoint.close(connection, code, now.0);
+            if let Some((id, side)) = self.links.remove(connection) {
+                self.on_closed(id, side, now);
+            }
+        }
+        self.links.has_unread()
+    }
+
+    /// Does what the rooms want done.
+    fn interpret(&mut self, now: Moment) {
+        while let Some(effect) = self.publisher.poll_effect() {
+            match effect {
+                PublisherEffect::Send { connection, header, body } => {
+                    let frame = [&header[..], &body].concat();
+                    if !self.links.send(connection, frame.into(), &mut self.endpoint) {
+                        self.publisher.on_blocked(connection);
+                    }
+                }
+                PublisherEffect::Close { connection, cause: CloseCause::Refused(refusal) } => {
+                    tracing::debug!(core = self.shard.0, ?refusal, "a session was refused");
+                    // It hears why before the connection ends.
+                    self.links.finish(connection, &mut self.endpoint, now);
+                }
+                PublisherEffect::Close { connection, cause } => {
+                    tracing::debug!(core = self.shard.0, %cause, "an inventory session ends at its source");
+                    self.close(connection, now);
+                }
+                PublisherEffect::WantPermit(ticket) => self.ask_permit(Pool::Served, ticket, true, now),
+                PublisherEffect::ReturnPermit(ticket) => self.ask_permit(Pool::Served, ticket, false, now),
+            }
+        }
+        while let Some(effect) = self.subscriber.poll_effect() {
+            match effect {
+                SubscriberEffect::Dial { stream, address, node, .. } => {
+                    let dialled = self.neighbours.key_of(node).map(|key| {
+                        self.endpoint.dial(address, key, Purpose::Inventory, now.0).map_err(|refusal| {
+                            tracing::debug!(core = self.shard.0, %node, %refusal, "no dial");
+                        })
+                    });
+                    match dialled {
+                        Some(Ok(connection)) => {
+                            self.dials.insert(connection, stream);
+                        }
+                        Some(Err(())) | None => {
+                            self.subscriber.on_dial_failed(stream, entropy::random_u64(), now);
+                        }
+                    }
+                }
+                SubscriberEffect::Send { connection, bytes } => {
+                    self.links.send(connection, bytes.into(), &mut self.endpoint);
+                    if self.links.is_stuck(connection) {
+                        self.close(connection, now);
+                        self.subscriber.on_closed(connection, entropy::random_u64(), now);
+                    }
+                }
+                SubscriberEffect::Close { connection, cause } => {
+                    tracing::debug!(core = self.shard.0, %cause, "an inventory session ends at its requester");
+                    self.close(connection, now);
+                }
+                SubscriberEffect::WantPermit(ticket) => self.ask_permit(Pool::Received, ticket, true, now),
+                SubscriberEffect::ReturnPermit(ticket) => {
+                    self.ask_permit(Pool::Received, ticket, false, now);
+                }
+            }
+        }
+        for connection in self.links.overdue(now) {
+            self.endpoint.close(connection, close_code::ENDED, now.0);
+            self.links.remove(connection);
+        }
+    }
+
+    /// Ends a connection whose room has forgotten it.
+    fn close(&mut self, id: orbitkv_shards::inventory::ConnectionId, now: Moment) {
+        if let Some(connection) = self.links.forget(id) {
+            self.endpoint.close(connection, close_code::ENDED, now.0);
+        }
+    }
+}

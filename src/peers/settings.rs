@@ -1,0 +1,117 @@
+//! Bounds of a core's part in the cluster: the node's, split over its shards (chapter 2.10).
+
+use orbitkv_native::quic::{EndpointSettings, NodeKey, PurposeSettings};
+use orbitkv_shards::index::IndexSettings;
+use orbitkv_shards::inventory::publisher::{BoundsRefused, NodeBounds, PublisherSettings};
+use orbitkv_shards::inventory::subscriber::SubscriberSettings;
+use orbitkv_shards::journal::JournalSettings;
+use orbitkv_shards::members::Local;
+use orbitkv_wire::scope::Scope;
+
+use crate::settings::{ClusterSettings, NodeSettings};
+
+/// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
+/// find no room and are reported as missing coverage.
+pub const SESSIONS_PLANNED: u64 = 64;
+
+/// Receive window in bytes of a connection that a peer has begun: on it come only requests.
+const ACCEPTED_WINDOW_BYTES: u32 = 16 * 1024;
+
+/// Windows are shared out in steps of this many bytes.
+const WINDOW_GRAIN_BYTES: u64 = 1_024;
+
+/// Least receive budget of a shard in bytes, metadata and payload together: windows of 16 KiB, in which a
+/// frame of dozens of changes fits.
+pub const RECEIVE_SLICE_BYTES_MIN: u64 = 4 * 1024 * 1024;
+
+/// Largest receive window of a payload connection in bytes: what is on its way on a fast network.
+const PAYLOAD_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Payload connections that have room at once at least.
+const PAYLOAD_CONNECTIONS_PLANNED: u64 = 8;
+
+/// The bounds do not fit together.
+pub type SettingsRefused = BoundsRefused;
+
+/// What the cores are told of the cluster at boot.
+#[derive(Clone)]
+pub struct PeersSettings {
+    /// Name and shards of this node; the rest follows when it registers.
+    pub local: Local,
+    /// What it proves itself with.
+    pub key: NodeKey,
+    /// What it subscribes to.
+    pub scope: Scope,
+    /// The endpoint.
+    pub endpoint: EndpointSettings,
+    /// The source's end of inventory streams.
+    pub publisher: PublisherSettings,
+    /// The requester's end.
+    pub subscriber: SubscriberSettings,
+    /// The index partition.
+    pub index: IndexSettings,
+    /// Inventory sessions of a core in either direction.
+    pub sessions_max: usize,
+}
+
+impl PeersSettings {
+    /// A core's share of the node's bounds.
+    ///
+    /// # Errors
+    /// If the node has so many shards that one record does not fit a frame.
+    pub fn of(
+        settings: &NodeSettings,
+        cluster: &ClusterSettings,
+        local: Local,
+        key: NodeKey,
+    ) -> Result<PeersSettings, SettingsRefused> {
+        let journal = JournalSettings::with_capacity(settings.journal_slice_bytes as usize);
+        let bounds = NodeBounds::default();
+        let publisher = PublisherSettings::of_node(&bounds, settings.shards, journal, cluster.coalesce)?;
+        let pool_bytes = cluster.receive_slice_bytes / 2;
+        let share = pool_bytes / SESSIONS_PLANNED - u64::from(ACCEPTED_WINDOW_BYTES);
+        let window_bytes = (share - share % WINDOW_GRAIN_BYTES) as u32;
+        let subscriber = SubscriberSettings {
+            window_bytes,
+            frame_bytes_max: (window_bytes / 2).min(SubscriberSettings::default().frame_bytes_max),
+            ack_bytes: window_bytes / 4,
+            ..SubscriberSettings::default()
+        };
+        let payload_window =
+            PAYLOAD_WINDOW_BYTES_MAX.min(pool_bytes / PAYLOAD_CONNECTIONS_PLANNED) as u32;
+        let defaults = EndpointSettings::default();
+        let endpoint = EndpointSettings {
+            inventory: PurposeSettings {
+                receive_window_bytes: window_bytes,
+                stream_window_bytes: window_bytes,
+                receive_pool_bytes: pool_bytes,
+                ..defaults.inventory
+            },
+            payload: PurposeSettings {
+                receive_window_bytes: payload_window,
+                stream_window_bytes: payload_window,
+                receive_pool_bytes: pool_bytes,
+                ..defaults.payload
+            },
+            accepted_window_bytes: ACCEPTED_WINDOW_BYTES,
+            ..defaults
+        };
+        Ok(PeersSettings {
+            local,
+            key,
+            scope: cluster.scope.clone(),
+            sessions_max: endpoint.inventory.connections_max,
+            endpoint,
+            publisher,
+            subscriber,
+            index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
+        })
+    }
+
+    /// Bytes of frames that one shard of so many may have built and not yet brought to their receivers, twice:
+    /// in the rooms and on their way in the transport.
+    #[must_use]
+    pub fn queue_bytes(shards: u16) -> u64 {
+        2 * NodeBounds::default().queue_bytes as u64 / u64::from(shards)
+    }
+}
