@@ -7,6 +7,7 @@
 
 pub mod command;
 mod figures;
+pub mod grant;
 mod recover;
 mod save;
 mod tiers;
@@ -34,6 +35,7 @@ use crate::time::Moment;
 
 pub use command::{Command, Key, Outcome, Reply, Tag};
 pub use figures::{Counters, Figures, SsdFigures};
+pub use grant::{ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use tiers::{Order, OrderKind, TransferId};
 
 /// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
@@ -99,7 +101,8 @@ pub struct Shard {
     waiting: Pool,
     acquires: BTreeMap<Tag, recover::AcquireJob>,
     fills: BTreeMap<CopyId, recover::Fill>,
-    /// Fills that the device has not been given, by turn.
+    pins: grant::Pins,
+    /// Fills and stages that the device has not been given, by turn.
     fill_queue: BTreeMap<u64, CopyId>,
     next_fill: u64,
     /// Acquires of which something is decided and not told.
@@ -151,6 +154,7 @@ impl Shard {
             waiting: Pool::new("waiting commands", settings.waiting_max),
             acquires: BTreeMap::new(),
             fills: BTreeMap::new(),
+            pins: grant::Pins::default(),
             fill_queue: BTreeMap::new(),
             next_fill: 0,
             decided: VecDeque::new(),
@@ -403,6 +407,10 @@ impl Shard {
         let blocks = (self.residents.len() + self.reservations.len()) as u64;
         assert!(blocks <= self.settings.blocks_max, "no more entries than the tables are made for");
         assert!(self.slab.accounting().slots <= self.settings.blocks_max, "nor more slots");
+        let leased = self.leases.blocks() + self.ended.len() as u64;
+        let moved = (self.fills.len() + self.writes_in_flight + self.pins.uses()) as u64;
+        assert_eq!(self.residents.pins(), leased + moved, "every pin has its user");
+        self.pins.assert_invariants();
         let waits = !self.acquires.is_empty();
         assert!(waits || self.leases.reserved_bytes() == 0, "lease shares are reserved by waiting Acquires");
         #[cfg(test)]
@@ -411,4 +419,4 @@ impl Shard {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

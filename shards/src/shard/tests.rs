@@ -7,5 +7,5 @@ mod lease_tests;
 mod model;
 mod node_steps;
 mod random_tests;
-mod rig;
+pub mod rig;
 mod save_tests;
