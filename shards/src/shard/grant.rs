@@ -246,6 +246,12 @@ impl Shard {
         self.assert_invariants();
     }
 
+    /// Head of the journal: no residence has a later sequence.
+    #[must_use]
+    pub fn head(&self) -> Sequence {
+        self.journal.head()
+    }
+
     /// Pins that have not been given back.
     #[must_use]
     pub fn pins(&self) -> usize {

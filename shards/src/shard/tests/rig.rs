@@ -9,11 +9,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Place, SlotRecord};
-use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, ShardIndex};
+use orbitkv_wire::identity::{
+    BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, Sequence, ShardIndex,
+};
 
 use super::super::command::{Holder, Media, Resident};
 use super::super::{Command, Counters, Key, Order, OrderKind, Outcome, Shard, ShardSettings, Tag};
-use crate::journal::JournalSettings;
+use crate::journal::{Interval, JournalSettings, Record};
 use crate::leases::{ConnectionId, InstanceId, LeaseSettings, LeaseToken};
 use crate::reservations::ReservationId;
 use crate::segment_log::{SegmentLogSettings, TableWrite};
@@ -222,6 +224,26 @@ impl Rig {
         for (page, word) in self.arena[pages].iter_mut().enumerate() {
             *word = stamp(value, page as u64);
         }
+    }
+
+    /// The checksum of what lies in the arena, as the device would give it.
+    pub fn sum(&self, offset: u64, bytes: u64) -> u64 {
+        checksum(&self.arena[self.arena_pages(offset, bytes)], bytes)
+    }
+
+    /// The records of the journal from `next` on.
+    pub fn history(&self, next: Sequence) -> Vec<(NamespaceDigest, Record)> {
+        let journal = &self.shard.journal;
+        let mut interval = Interval::new(journal.settings());
+        let mut records = Vec::new();
+        let mut through = Sequence(next.0 - 1);
+        while through < journal.head() {
+            journal.read(through, &mut interval).expect("nothing was dropped");
+            let [record] = interval.records() else { panic!("tests read one record at a time") };
+            records.push((*self.shard.namespaces.digest(record.key.namespace), *record));
+            through = interval.through();
+        }
+        records
     }
 
     pub fn holds(&self, offset: u64, bytes: u64, value: u64) -> bool {
