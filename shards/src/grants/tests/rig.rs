@@ -24,7 +24,6 @@ pub const REMEMBERED: usize = 24;
 /// What a peer was told of and may still read.
 #[derive(Clone, Copy, Debug)]
 pub struct Exposed {
-    pub operation: OperationId,
     pub node: NodeId,
     pub transport: Transport,
     pub offset: u64,
@@ -357,7 +356,7 @@ impl GrantRig {
         assert_eq!(bytes, stay.bytes);
         assert!(self.rig.holds(offset, bytes, value), "told of wrong bytes: {stay:?}");
         assert_eq!(self.rig.sum(offset, bytes), checksum, "a checksum is that of the bytes");
-        Exposed { operation, node: *node, transport: *transport, offset, bytes, value }
+        Exposed { node: *node, transport: *transport, offset, bytes, value }
     }
 
     pub fn exposed(&self) -> impl Iterator<Item = &Exposed> {
