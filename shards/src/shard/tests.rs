@@ -8,5 +8,5 @@ mod life_tests;
 mod model;
 mod node_steps;
 mod random_tests;
-mod rig;
+pub mod rig;
 mod save_tests;

@@ -248,6 +248,26 @@ impl Rig {
         }
     }
 
+    /// The checksum of what lies in the arena, as the device would give it.
+    pub fn sum(&self, offset: u64, bytes: u64) -> u64 {
+        checksum(&self.arena[self.arena_pages(offset, bytes)], bytes)
+    }
+
+    /// The records of the journal from `next` on.
+    pub fn history(&self, next: Sequence) -> Vec<(NamespaceDigest, Record)> {
+        let journal = &self.shard.journal;
+        let mut interval = Interval::new(journal.settings());
+        let mut records = Vec::new();
+        let mut through = Sequence(next.0 - 1);
+        while through < journal.head() {
+            journal.read(through, &mut interval).expect("nothing was dropped");
+            let [record] = interval.records() else { panic!("tests read one record at a time") };
+            records.push((*self.shard.namespaces.digest(record.key.namespace), *record));
+            through = interval.through();
+        }
+        records
+    }
+
     pub fn holds(&self, offset: u64, bytes: u64, value: u64) -> bool {
         let pages = &self.arena[self.arena_pages(offset, bytes)];
         pages.iter().enumerate().all(|(page, word)| *word == stamp(value, page as u64))
