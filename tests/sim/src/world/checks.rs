@@ -20,7 +20,7 @@ use crate::truth::{KeyId, StreamName};
 
 /// How long everything may take to become right once faults have ended: what did not fit an index is tried
 /// again after 30 seconds.
-const CONVERGENCE_MAX: Duration = Duration::from_secs(450);
+const CONVERGENCE_MAX: Duration = Duration::from_secs(150);
 
 /// Blocks of a view that are compared when it is installed in a run that is too large for all of them.
 const SAMPLE: usize = 256;
