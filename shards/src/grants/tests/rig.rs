@@ -335,12 +335,14 @@ impl GrantRig {
                     assert_eq!(exposed.transport, Transport::Quic);
                     assert!(self.loans.insert(*loan, exposed).is_none(), "a loan is lent once");
                 }
-                Effect::Say { operation, message, .. } => {
-                    if let FromSource::Extent { index, bytes, checksum, offset } = message {
-                        let exposed = self.expose(*operation, *index, *offset, *bytes, *checksum);
-                        assert_eq!(exposed.transport, Transport::Shm);
-                        assert!(self.extents.insert((*operation, *index), exposed).is_none());
-                    }
+                Effect::Say {
+                    operation,
+                    message: FromSource::Extent { index, bytes, checksum, offset },
+                    ..
+                } => {
+                    let exposed = self.expose(*operation, *index, *offset, *bytes, *checksum);
+                    assert_eq!(exposed.transport, Transport::Shm);
+                    assert!(self.extents.insert((*operation, *index), exposed).is_none());
                 }
                 _ => {}
             }
