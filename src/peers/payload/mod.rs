@@ -147,7 +147,7 @@ impl Payload {
     pub fn report(&self) -> PayloadReport {
         PayloadReport {
             grants: self.grants.as_ref().map(Grants::figures).unwrap_or_default(),
-            fetcher: self.fetcher.figures().clone(),
+            fetcher: *self.fetcher.figures(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
             loans: self.loans.lent(),
