@@ -4,8 +4,9 @@ use orbitkv_shards::segment_log::OffReason;
 use orbitkv_wire::inventory::Kind;
 
 use super::report::{
-    ArenaReport, EngineReport, JournalReport, PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals,
-    ServiceReport, ShardReport, SsdFault, SsdReport, SsdState, TurnReport,
+    ArenaReport, EngineReport, FetchingReport, JournalReport, LendingReport, PeerFrames, PeersReport,
+    PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault, SsdReport, SsdState,
+    TurnReport,
 };
 use crate::core::report::CoreReport;
 use crate::peers;
@@ -156,9 +157,57 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         repair_us_max: micros(subscriber.repairs.longest),
         resets: resets.collect(),
         protocol_errors: publisher.protocol_errors,
+        lending: lending(&report.payload),
+        fetching: fetching(&report.payload),
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,
         handshake_turns: report.handshake_turns,
+    }
+}
+
+fn lending(report: &peers::PayloadReport) -> LendingReport {
+    let grants = report.grants;
+    LendingReport {
+        connections: report.lending as u64,
+        operations: grants.operations,
+        pins: grants.pins,
+        pinned_bytes: grants.pinned_bytes,
+        quarantined_bytes: grants.quarantined_bytes,
+        granted: grants.granted,
+        lent_bytes: grants.lent_bytes,
+        ended: grants.ended,
+        never_held: grants.never_held,
+        beyond_head: grants.beyond_head,
+        busy: grants.busy,
+        stale_epoch: grants.stale_epoch,
+        lease_expired: grants.lease_expired,
+        repeated: grants.repeated,
+        misdirected: grants.misdirected,
+        failed: grants.failed,
+        expired: grants.expired,
+        cancelled: grants.cancelled,
+        cut_off: grants.cut_off,
+    }
+}
+
+fn fetching(report: &peers::PayloadReport) -> FetchingReport {
+    let fetcher = report.fetcher;
+    FetchingReport {
+        connections: report.fetching as u64,
+        begun: fetcher.begun,
+        fetched: fetcher.fetched,
+        bytes: fetcher.bytes_fetched,
+        wasted_bytes: fetcher.bytes_wasted,
+        missing: fetcher.missing,
+        busy: fetcher.busy,
+        corrupt: fetcher.corrupt,
+        deadline: fetcher.deadline,
+        rerouted: fetcher.rerouted,
+        wrong_checksums: fetcher.wrong_checksums,
+        stale_epoch: fetcher.stale_epoch,
+        lease_expired: fetcher.lease_expired,
+        dials_failed: fetcher.dials_failed,
+        violations: fetcher.violations,
     }
 }

@@ -208,6 +208,54 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_peer_datagrams", "Datagrams", |r| {
         of_peers(r, |p| by("kind", [("received", p.datagrams_received), ("dropped", p.datagrams_dropped)]))
     }),
+    level("orbitkv_lent", "Blocks pinned for peers, and their bytes", |r| {
+        of_peers(r, |p| {
+            let (bytes, quarantined) = (p.lending.pinned_bytes, p.lending.quarantined_bytes);
+            by("kind", [("pins", p.lending.pins), ("bytes", bytes), ("quarantined_bytes", quarantined)])
+        })
+    }),
+    counter("orbitkv_grants", "Answers to peers that wanted blocks", |r| {
+        of_peers(r, |p| {
+            by(
+                "kind",
+                [
+                    ("granted", p.lending.granted),
+                    ("ended", p.lending.ended),
+                    ("never_held", p.lending.never_held),
+                    ("beyond_head", p.lending.beyond_head),
+                    ("busy", p.lending.busy),
+                    ("stale_epoch", p.lending.stale_epoch),
+                    ("lease_expired", p.lending.lease_expired),
+                    ("repeated", p.lending.repeated),
+                    ("misdirected", p.lending.misdirected),
+                    ("failed", p.lending.failed),
+                ],
+            )
+        })
+    }),
+    counter("orbitkv_fetches", "Fetches from peers", |r| {
+        of_peers(r, |p| {
+            by(
+                "kind",
+                [
+                    ("begun", p.fetching.begun),
+                    ("fetched", p.fetching.fetched),
+                    ("missing", p.fetching.missing),
+                    ("busy", p.fetching.busy),
+                    ("corrupt", p.fetching.corrupt),
+                    ("deadline", p.fetching.deadline),
+                    ("rerouted", p.fetching.rerouted),
+                    ("violations", p.fetching.violations),
+                ],
+            )
+        })
+    }),
+    counter("orbitkv_payload_bytes", "Payload bytes between nodes", |r| {
+        of_peers(r, |p| {
+            let (fetched, wasted) = (p.fetching.bytes, p.fetching.wasted_bytes);
+            by("kind", [("lent", p.lending.lent_bytes), ("fetched", fetched), ("wasted", wasted)])
+        })
+    }),
     level("orbitkv_connections", "Engine connections", |r| one(r.engine.connections)),
     level("orbitkv_requests_in_flight", "Engine requests taken and not answered", |r| {
         one(r.engine.requests_in_flight)

@@ -318,6 +318,10 @@ pub struct PeersReport {
     pub resets: BTreeMap<String, u64>,
     /// Sessions closed because a requester broke the protocol, counter.
     pub protocol_errors: u64,
+    /// What this core lends to peers.
+    pub lending: LendingReport,
+    /// What it fetches from them.
+    pub fetching: FetchingReport,
     /// QUIC connections, closing ones included.
     pub connections: u64,
     /// Datagrams received, counter.
@@ -326,6 +330,86 @@ pub struct PeersReport {
     pub datagrams_dropped: u64,
     /// Turns in which a handshake was worked on, counter.
     pub handshake_turns: u64,
+}
+
+/// Grants of a shard. Each answer is another signal (chapter 3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LendingReport {
+    /// Connections on which it lends.
+    pub connections: u64,
+    /// Operations now, those that only wait to drain included.
+    pub operations: u64,
+    /// Blocks pinned now.
+    pub pins: u64,
+    /// Slot bytes of those.
+    pub pinned_bytes: u64,
+    /// Of those, bytes that cannot be proved free.
+    pub quarantined_bytes: u64,
+    /// Blocks granted, counter.
+    pub granted: u64,
+    /// Payload bytes lent, counter.
+    pub lent_bytes: u64,
+    /// Blocks that had ended, counter.
+    pub ended: u64,
+    /// Blocks that never were here, counter.
+    pub never_held: u64,
+    /// Of a sequence beyond the journal's head, counter: an alarm.
+    pub beyond_head: u64,
+    /// Blocks refused for want of pins or bytes, counter.
+    pub busy: u64,
+    /// Requests to another life of this node, counter.
+    pub stale_epoch: u64,
+    /// Requests while this node might not serve, counter.
+    pub lease_expired: u64,
+    /// Requests with a used number, counter.
+    pub repeated: u64,
+    /// Requests for somebody else, counter.
+    pub misdirected: u64,
+    /// Granted blocks whose bytes could not be read, counter.
+    pub failed: u64,
+    /// Operations that ended by time, counter.
+    pub expired: u64,
+    /// Operations that were cancelled, counter.
+    pub cancelled: u64,
+    /// Operations that ended with a connection, a member or our lease, counter.
+    pub cut_off: u64,
+}
+
+/// Fetches of a core from peers, counters unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FetchingReport {
+    /// Connections on which it fetches, a level.
+    pub connections: u64,
+    /// Fetches begun.
+    pub begun: u64,
+    /// Blocks brought.
+    pub fetched: u64,
+    /// Payload bytes of those.
+    pub bytes: u64,
+    /// Payload bytes that came for nothing.
+    pub wasted_bytes: u64,
+    /// Fetches that found nobody with the block.
+    pub missing: u64,
+    /// Fetches that found everybody busy.
+    pub busy: u64,
+    /// Fetches of wrong bytes.
+    pub corrupt: u64,
+    /// Fetches whose deadline passed.
+    pub deadline: u64,
+    /// Fetches that went on with another source.
+    pub rerouted: u64,
+    /// Payloads without the checksum their source told: never shown.
+    pub wrong_checksums: u64,
+    /// Answers of another life.
+    pub stale_epoch: u64,
+    /// Answers of a source whose lease had expired.
+    pub lease_expired: u64,
+    /// Dials that failed.
+    pub dials_failed: u64,
+    /// Connections closed because a source broke the protocol.
+    pub violations: u64,
 }
 
 /// Frames of one kind, counters.

@@ -114,7 +114,12 @@ impl Peers {
             publisher,
             subscriber: Subscriber::new(settings.subscriber, local, shard, settings.scope.clone()),
             partition,
-            payload: Payload::new(shard, arena, settings.slice_bytes, settings.endpoint.payload.receive_pool_bytes),
+            payload: Payload::new(
+                shard,
+                arena,
+                settings.slice_bytes,
+                settings.endpoint.payload.receive_pool_bytes,
+            ),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),
             dials: HashMap::new(),

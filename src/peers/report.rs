@@ -12,8 +12,8 @@ use orbitkv_shards::shard::Tag;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
 
-use super::{PayloadReport, Peers};
 use super::links::Side;
+use super::{PayloadReport, Peers};
 
 /// Figures of a core's part in the cluster.
 #[derive(Clone, Debug)]

@@ -3,9 +3,7 @@
 
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
-use orbitkv_shards::fetcher::{
-    Candidate, ConnectionId, Fetcher, FetcherEffect, Order, StreamEnd, Violation,
-};
+use orbitkv_shards::fetcher::{Candidate, ConnectionId, Fetcher, FetcherEffect, Order, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
 use orbitkv_shards::shard::{FetchEffect, FetchOrder, Shard};
@@ -13,7 +11,9 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
 use orbitkv_wire::inventory::SourceStream;
-use orbitkv_wire::payload::{FrameError, FromRequester, Part, Splitter, append_authorize, append_from_requester};
+use orbitkv_wire::payload::{
+    FrameError, FromRequester, Part, Splitter, append_authorize, append_from_requester,
+};
 
 use super::super::close_code;
 use super::{Asked, Link, Payload, Surroundings, dial};
@@ -232,7 +232,9 @@ impl Payload {
                 self.fetcher.on_bad_frame(id, Violation::Frame(error), now);
                 return read_bytes;
             }
-            Ok(ReadState::Ended) if fetch.partial.is_empty() && fetch.splitter.may_end() => StreamEnd::Finished,
+            Ok(ReadState::Ended) if fetch.partial.is_empty() && fetch.splitter.may_end() => {
+                StreamEnd::Finished
+            }
             // Broken off in the midst of something.
             Ok(ReadState::Ended) | Err(ReadError::Closed) => {
                 StreamEnd::Reset { code: orbitkv_wire::payload::StopCause::Cancelled as u64 }

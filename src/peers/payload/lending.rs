@@ -111,7 +111,9 @@ impl Payload {
                     append_from_source(&mut frame, tag, operation, &message);
                     lent.push(frame.into());
                     let payload = self.loans.lend(loan.0, offset, u64::from(bytes));
-                    lent.push(Bytes::from(payload.expect("no more is lent than fits a quarter of the slice")));
+                    lent.push(Bytes::from(
+                        payload.expect("no more is lent than fits a quarter of the slice"),
+                    ));
                     lent.send(connection, stream, around.endpoint);
                 }
                 Effect::Finish { .. } => {

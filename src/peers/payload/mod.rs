@@ -171,7 +171,13 @@ impl Payload {
     }
 
     /// Who is a member has changed: connections of lives that are over end.
-    pub fn on_members(&mut self, neighbours: &Neighbours, endpoint: &mut Endpoint, shard: &mut Shard, now: Moment) {
+    pub fn on_members(
+        &mut self,
+        neighbours: &Neighbours,
+        endpoint: &mut Endpoint,
+        shard: &mut Shard,
+        now: Moment,
+    ) {
         self.fetcher.on_members(&neighbours.map);
         let gone: Vec<_> = (self.links.iter())
             .filter_map(|(&connection, link)| match link {
@@ -216,10 +222,8 @@ impl Payload {
             (quic::Origin::Accepted, _) => {
                 let id = PayloadConnection(self.made);
                 let member = peer.and_then(|node| around.neighbours.map.get(node));
-                let requester = member.map(|member| Requester {
-                    node: member.node,
-                    incarnation: member.incarnation,
-                });
+                let requester =
+                    member.map(|member| Requester { node: member.node, incarnation: member.incarnation });
                 let admitted = requester.zip(self.grants.as_mut()).and_then(|(requester, grants)| {
                     grants.on_connected(id, requester, shard).ok().map(|()| requester)
                 });
@@ -304,7 +308,9 @@ impl Payload {
             && let Some((connection, stream)) = self.readable.pop_front()
         {
             let read_bytes = match self.links.get(&connection) {
-                Some(Link::Lending { .. }) => self.read_request(connection, stream, left_bytes, shard, around),
+                Some(Link::Lending { .. }) => {
+                    self.read_request(connection, stream, left_bytes, shard, around)
+                }
                 Some(Link::Fetching { .. }) => self.read_answer(connection, stream, left_bytes, around),
                 None => 0,
             };
