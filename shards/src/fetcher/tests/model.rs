@@ -85,7 +85,6 @@ struct Begun {
     slot: usize,
     deadline: Moment,
     candidates: Vec<Candidate>,
-    asked: u32,
     cancelled: bool,
 }
 
@@ -201,7 +200,7 @@ impl World {
         let rest = if self.honest { 600_000 } else { self.dice.roll(900) };
         let deadline = self.now + Duration::from_millis(rest);
         self.room.begin(order, &candidates, deadline);
-        self.begun.insert(copy, Begun { key, slot, deadline, candidates, asked: 0, cancelled: false });
+        self.begun.insert(copy, Begun { key, slot, deadline, candidates, cancelled: false });
     }
 
     fn take_effects(&mut self) {
@@ -266,6 +265,14 @@ impl World {
         let mut named = BTreeSet::new();
         for wanted in &authorize.residences {
             assert!(named.insert((wanted.block, wanted.medium)), "no residence twice");
+            let is_candidate = |candidate: &Candidate| {
+                let of_it = (candidate.source, candidate.medium, candidate.sequence);
+                of_it == (authorize.binding.source, wanted.medium, wanted.sequence)
+            };
+            let is_of = |begun: &Begun| {
+                begun.key == key_of(&wanted.block) && begun.candidates.iter().any(is_candidate)
+            };
+            assert!(self.begun.values().any(is_of), "only candidates are asked for");
         }
         assert!(authorize.residences.len() <= self.settings.residences_max);
         let count = authorize.residences.len();
