@@ -92,7 +92,9 @@ impl Fetcher {
         }
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
         let line = self.lines.get_mut(&id).expect("just seen");
-        line.queue.retain(|turn| !batch.iter().any(|(taken, _)| taken == turn));
+        for (turn, _) in &batch {
+            line.queue.remove(turn);
+        }
         line.operations.insert(number);
         line.bytes += bytes;
         line.used = now;

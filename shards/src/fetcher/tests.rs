@@ -1,1 +1,6 @@
-
+mod answers;
+mod lines;
+mod model;
+mod payload;
+mod queue;
+mod rig;

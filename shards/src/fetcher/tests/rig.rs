@@ -1,0 +1,325 @@
+//! A room with a clock, and a driver that does what the effects say and no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use orbitkv_wire::engine::answers::BlockOutcome;
+use orbitkv_wire::identity::{
+    BlockHash, ClusterUuid, GroupId, Incarnation, Medium, NamespaceDigest, NodeId, Sequence, ShardIndex,
+};
+use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, append_authorize};
+
+use crate::fetcher::*;
+use crate::members::{Local, Member, MemberMap};
+use crate::residents::CopyId;
+use crate::time::Moment;
+
+pub const ORIGIN: u64 = 77;
+pub const BYTES: u32 = 100;
+
+pub fn node(name: &str) -> NodeId {
+    NodeId::new(name).unwrap()
+}
+
+pub fn member(name: &str, life: u8) -> Member {
+    let address = "10.0.0.1:7000".parse().unwrap();
+    let (epoch, incarnation) = (u64::from(life), Incarnation([life; 16]));
+    Member { node: node(name), epoch, incarnation, shards: 2, address }
+}
+
+pub fn local() -> Local {
+    let (cluster, incarnation) = (ClusterUuid([1; 16]), Incarnation([200; 16]));
+    Local { cluster, node: node("self"), epoch: 9, incarnation, shards: 1 }
+}
+
+pub fn source(name: &str, life: u8) -> SourceStream {
+    let (epoch, incarnation) = (u64::from(life), Incarnation([life; 16]));
+    SourceStream { node: node(name), epoch, incarnation, shard: ShardIndex(0) }
+}
+
+pub fn at(name: &str) -> Candidate {
+    Candidate { source: source(name, 1), medium: Medium::Dram, sequence: Sequence(5), bytes: BYTES }
+}
+
+pub fn order(copy: u32, bytes: u64) -> Order {
+    let mut block = [0; 32];
+    block[..4].copy_from_slice(&copy.to_le_bytes());
+    Order {
+        copy: CopyId(copy),
+        namespace: NamespaceDigest([7; 32]),
+        group: GroupId(0),
+        block: BlockHash(block),
+        arena_offset: u64::from(copy) * 4096,
+        bytes,
+    }
+}
+
+/// An operation that the driver reads.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub connection: ConnectionId,
+    pub authorize: Authorize,
+}
+
+pub struct Rig {
+    pub room: Fetcher,
+    pub now: Moment,
+    pub dials: BTreeMap<DialId, SourceStream>,
+    pub connections: BTreeMap<ConnectionId, SourceStream>,
+    /// Operations that have not ended.
+    pub asked: BTreeMap<u64, Asked>,
+    pub begun: BTreeMap<CopyId, Order>,
+    pub ended: Vec<(CopyId, Result<(Medium, u64), BlockOutcome>)>,
+    pub closed: Vec<CloseCause>,
+    /// How operations ended, in words.
+    pub endings: Vec<(u64, &'static str)>,
+    pub excluded: Vec<(NodeId, Incarnation)>,
+    pub refreshes: usize,
+    pub revision: u64,
+    settings: FetcherSettings,
+    connections_made: u64,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        Rig::with(FetcherSettings::default())
+    }
+
+    pub fn with(settings: FetcherSettings) -> Rig {
+        let mut rig = Rig {
+            room: Fetcher::new(settings, ORIGIN),
+            now: Moment(1_000_000_000),
+            dials: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            ended: Vec::new(),
+            closed: Vec::new(),
+            endings: Vec::new(),
+            excluded: Vec::new(),
+            refreshes: 0,
+            revision: 0,
+            settings,
+            connections_made: 0,
+        };
+        rig.room.on_registered(local());
+        rig.members(vec![member("a", 1), member("b", 1), member("c", 1), member("d", 1)]);
+        rig
+    }
+
+    pub fn members(&mut self, members: Vec<Member>) {
+        self.revision += 1;
+        self.room.on_members(&MemberMap::new(self.revision, members));
+        self.step();
+    }
+
+    /// Begins a fetch of the usual length with a minute of time.
+    pub fn begin(&mut self, copy: u32, candidates: &[Candidate]) {
+        self.begin_within(order(copy, u64::from(BYTES)), candidates, 60_000);
+    }
+
+    pub fn begin_within(&mut self, order: Order, candidates: &[Candidate], millis: u64) {
+        assert!(self.begun.insert(order.copy, order).is_none());
+        self.room.begin(order, candidates, self.now + Duration::from_millis(millis));
+    }
+
+    pub fn cancel(&mut self, copy: u32) {
+        self.room.cancel(CopyId(copy));
+        self.step();
+    }
+
+    pub fn pass(&mut self, millis: u64) {
+        self.now = self.now + Duration::from_millis(millis);
+        self.step();
+    }
+
+    /// Turns until nothing is due, and does what the room says.
+    pub fn step(&mut self) {
+        for round in 0.. {
+            assert!(round < 10_000, "turns come to an end");
+            let more = self.room.turn(self.now);
+            self.take_effects();
+            self.room.assert_invariants();
+            if !more {
+                break;
+            }
+        }
+        let due = self.room.next_deadline();
+        assert!(due.is_none_or(|due| due > self.now), "what is due was done");
+    }
+
+    pub fn take_effects(&mut self) {
+        while let Some(effect) = self.room.poll_effect() {
+            match effect {
+                FetcherEffect::Dial { dial, source, address } => {
+                    assert_eq!(address.port(), 7000 + source.shard.0);
+                    assert!(self.dials.insert(dial, source).is_none());
+                }
+                FetcherEffect::Authorize { connection, authorize } => {
+                    self.on_authorize(connection, authorize)
+                }
+                FetcherEffect::Release { connection, operation } => {
+                    self.end(connection, operation, "release")
+                }
+                FetcherEffect::Cancel { connection, operation } => self.end(connection, operation, "cancel"),
+                FetcherEffect::Forget { connection, operation } => self.end(connection, operation, "forget"),
+                FetcherEffect::Close { connection, cause } => {
+                    assert!(self.connections.remove(&connection).is_some(), "a connection is closed once");
+                    self.asked.retain(|_, asked| asked.connection != connection);
+                    self.closed.push(cause);
+                }
+                FetcherEffect::Fetched { copy, medium, checksum } => {
+                    self.finish(copy, Ok((medium, checksum)))
+                }
+                FetcherEffect::Failed { copy, outcome } => self.finish(copy, Err(outcome)),
+                FetcherEffect::Exclude { node, incarnation } => self.excluded.push((node, incarnation)),
+                FetcherEffect::Refresh => self.refreshes += 1,
+            }
+        }
+        self.asked.keys().for_each(|number| assert!(*number > 0));
+    }
+
+    fn on_authorize(&mut self, connection: ConnectionId, authorize: Authorize) {
+        // Panics if there is anything wrong with it, a residence twice among it.
+        append_authorize(&mut Vec::new(), &authorize);
+        assert_eq!(authorize.operation.origin, ORIGIN);
+        assert_eq!(
+            Some(&authorize.binding.source),
+            self.connections.get(&connection),
+            "it is asked who it is"
+        );
+        assert_eq!(authorize.binding.requester.incarnation, local().incarnation);
+        assert!(authorize.residences.len() <= self.settings.residences_max);
+        let number = authorize.operation.number;
+        assert!(self.asked.insert(number, Asked { connection, authorize }).is_none(), "a number is new");
+        let of_it = self.asked.values().filter(|asked| asked.connection == connection).count();
+        assert!(of_it <= self.settings.operations_max, "operations keep their bound");
+    }
+
+    fn end(&mut self, connection: ConnectionId, operation: OperationId, how: &'static str) {
+        let asked = self.asked.remove(&operation.number).expect("an operation ends once");
+        assert_eq!(asked.connection, connection);
+        self.endings.push((operation.number, how));
+    }
+
+    fn finish(&mut self, copy: CopyId, outcome: Result<(Medium, u64), BlockOutcome>) {
+        assert!(self.begun.remove(&copy).is_some(), "a fetch ends once");
+        self.ended.push((copy, outcome));
+    }
+
+    /// Answers all dials with connections.
+    pub fn connect(&mut self) {
+        self.step();
+        for (dial, source) in std::mem::take(&mut self.dials) {
+            self.connections_made += 1;
+            let connection = ConnectionId(self.connections_made);
+            self.connections.insert(connection, source);
+            self.room.on_connected(dial, connection, self.now);
+        }
+        self.step();
+    }
+
+    pub fn fail_dials(&mut self) {
+        for dial in std::mem::take(&mut self.dials).into_keys() {
+            self.room.on_dial_failed(dial, self.now);
+        }
+        self.step();
+    }
+
+    /// A connection ends from elsewhere.
+    pub fn lose(&mut self, name: &str) {
+        let connection = self.connection(name);
+        self.lose_connection(connection);
+        self.step();
+    }
+
+    pub fn lose_connection(&mut self, connection: ConnectionId) {
+        self.connections.remove(&connection);
+        self.asked.retain(|_, asked| asked.connection != connection);
+        self.room.on_closed(connection, self.now);
+    }
+
+    pub fn connection(&self, name: &str) -> ConnectionId {
+        let mut of_it = self.connections.iter().filter(|(_, source)| source.node == node(name));
+        *of_it.next().unwrap_or_else(|| panic!("no connection to {name}")).0
+    }
+
+    /// The only operation at a source.
+    pub fn operation(&self, name: &str) -> u64 {
+        let operations = self.operations(name);
+        assert_eq!(operations.len(), 1, "{operations:?}");
+        operations[0]
+    }
+
+    pub fn operations(&self, name: &str) -> Vec<u64> {
+        let is_of = |asked: &&Asked| asked.authorize.binding.source.node == node(name);
+        self.asked.values().filter(is_of).map(|asked| asked.authorize.operation.number).collect()
+    }
+
+    pub fn id(number: u64) -> OperationId {
+        OperationId { origin: ORIGIN, number }
+    }
+
+    pub fn say(&mut self, number: u64, message: FromSource) {
+        let connection = self.asked[&number].connection;
+        self.room.on_message(connection, Rig::id(number), &message, self.now);
+        self.step();
+    }
+
+    pub fn answer(&mut self, number: u64, answers: &[Answer]) {
+        self.say(number, FromSource::Answers { grant_ms: 1_000, answers: answers.to_vec() });
+    }
+
+    pub fn grant_all(&mut self, number: u64) {
+        let count = self.asked[&number].authorize.residences.len();
+        self.answer(number, &vec![Answer::Granted { bytes: BYTES }; count]);
+    }
+
+    pub fn announce(&mut self, number: u64, index: u16) {
+        self.say(number, FromSource::Bytes { index, bytes: BYTES, checksum: 4711 });
+    }
+
+    pub fn destination(&mut self, number: u64, index: u16) -> Option<Destination> {
+        let connection = self.asked.get(&number)?.connection;
+        self.room.destination(connection, Rig::id(number), index, self.now)
+    }
+
+    pub fn arrive(&mut self, number: u64, index: u16, computed: u64) {
+        let connection = self.asked[&number].connection;
+        self.room.on_bytes(connection, Rig::id(number), index, computed);
+        self.step();
+    }
+
+    /// Bytes of one residence, whole and right.
+    pub fn serve(&mut self, number: u64, index: u16) {
+        self.announce(number, index);
+        self.arrive(number, index, 4711);
+    }
+
+    pub fn stream_over(&mut self, number: u64, end: StreamEnd) {
+        let connection = self.asked[&number].connection;
+        self.room.on_stream_over(connection, Rig::id(number), end);
+        self.step();
+    }
+
+    /// How the only fetch that has ended did.
+    pub fn outcome(&self) -> Result<Medium, BlockOutcome> {
+        assert_eq!(self.ended.len(), 1, "{:?}", self.ended);
+        self.ended[0].1.map(|(medium, _)| medium)
+    }
+
+    pub fn ending(&self, number: u64) -> &'static str {
+        self.endings.iter().find(|(ended, _)| *ended == number).map_or("none", |(_, how)| how)
+    }
+
+    /// Copies by their numbers, in the order in which they are asked for in an operation.
+    pub fn blocks(&self, number: u64) -> Vec<u32> {
+        let residences = &self.asked[&number].authorize.residences;
+        residences.iter().map(|wanted| u32::from_le_bytes(*wanted.block.0.first_chunk().unwrap())).collect()
+    }
+
+    pub fn sources(&self) -> BTreeSet<SourceStream> {
+        self.connections.values().copied().collect()
+    }
+}
