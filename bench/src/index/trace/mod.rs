@@ -86,6 +86,10 @@ impl Indexer for TraceIndex {
         self.found[..keys.len()].iter().filter(|replicas| !replicas.is_empty()).count() as u64
     }
 
+    fn known(&mut self, keys: Self::Query) -> usize {
+        self.answer(keys) as usize
+    }
+
     fn account(&self) -> Value {
         let accounting = self.partition.accounting();
         json!({
