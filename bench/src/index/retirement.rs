@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use orbitkv_shards::inventory::subscriber::SubscriberSettings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -16,9 +17,6 @@ use crate::statistics::{Figures, Latencies};
 
 /// Owners. The first one has half of the rows.
 const OWNERS: u32 = 64;
-
-/// Rows that a core looks at between two lookups: a slice of the sweep of a node.
-const SLICE_ROWS: usize = 256;
 
 /// Lookups that are drawn ahead.
 const LOOKUPS_AHEAD: usize = 16;
@@ -49,6 +47,8 @@ pub fn measure(plan: &Plan, seed: u64) -> Retirement {
     let mut index = Index::new(OWNERS, plan.rows);
     let mut frame = Vec::new();
     let others = u64::from(OWNERS - 1);
+    // What a core looks at between two lookups.
+    let slice_rows = SubscriberSettings::default().sweep_rows;
     for owner in 1..OWNERS {
         let count = plan.rows / 2 / others;
         fill(&mut index, &mut population, plan, owner, count, &mut frame);
@@ -62,7 +62,7 @@ pub fn measure(plan: &Plan, seed: u64) -> Retirement {
         loop {
             let nothing = window(plan, &mut population, &mut index, |_| true);
             let removing =
-                window(plan, &mut population, &mut index, |index| index.partition.sweep(SLICE_ROWS));
+                window(plan, &mut population, &mut index, |index| index.partition.sweep(slice_rows));
             // The window in which the last row goes is not one of removing.
             if !removing.is_complete {
                 break;

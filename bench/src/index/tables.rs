@@ -4,6 +4,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use orbitkv_native::prefetch::prefetch;
 use orbitkv_shards::index::{IndexSettings, Owner, Partition, ROW_BYTES_PLANNED, Replicas, ViewId};
+use orbitkv_shards::inventory::subscriber::SubscriberSettings;
 use orbitkv_shards::key::StateKey;
 use orbitkv_wire::identity::{Medium, Sequence, ShardIndex, key_hash};
 use orbitkv_wire::inventory::WireChange;
@@ -13,8 +14,10 @@ use super::rows::{Change, Key, NAMESPACE};
 /// Keys of one lookup.
 pub const LOOKUP_KEYS: usize = 128;
 
-/// Changes of one step, before which the index asks for all of their memory: as many as a node applies in a turn.
-pub const STEP_CHANGES: usize = 128;
+/// Changes of one step, before which the index asks for all of their memory: as many as a node applies in one go.
+pub fn step_changes() -> usize {
+    SubscriberSettings::default().changes_per_step
+}
 
 /// A table of rows.
 pub trait Table {
@@ -74,7 +77,7 @@ impl Index {
         self.partition.reserve(puts.map(|change| change.hash)).expect("the budget is for these rows");
     }
 
-    /// Applies at most [`STEP_CHANGES`] changes of a frame there is room for.
+    /// Applies at most [`step_changes`] changes of a frame there is room for.
     pub fn step(&mut self, owner: u32, changes: &[Change]) {
         let view = self.views[owner as usize];
         self.partition.prefetch(view, changes.iter().map(|change| (change.hash, change.medium)));
@@ -98,7 +101,7 @@ impl Index {
 impl Table for Index {
     fn apply(&mut self, owner: u32, frame: &[Change]) {
         self.reserve(frame);
-        frame.chunks(STEP_CHANGES).for_each(|changes| self.step(owner, changes));
+        frame.chunks(step_changes()).for_each(|changes| self.step(owner, changes));
     }
 
     fn look_up(&mut self, keys: &[Key]) -> usize {

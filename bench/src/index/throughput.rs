@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::plan::Plan;
 use super::rows::{Change, Key, Population};
-use super::tables::{BareMap, Index, LOOKUP_KEYS, STEP_CHANGES, Table};
+use super::tables::{BareMap, Index, LOOKUP_KEYS, Table, step_changes};
 use super::trace::driver::rss_bytes;
 use crate::statistics::{Figures, Latencies};
 
@@ -44,8 +44,8 @@ pub struct Throughput {
     pub worst_bytes_a_row: f64,
     /// Keys a second while changes come in between.
     pub lookup_during_churn: Figures,
-    /// Of a lookup of 128 keys while changes come, in microseconds, from when it could have begun at the latest: when
-    /// a step of 128 changes did.
+    /// Of a lookup of 128 keys while changes come, in microseconds, from when the step of changes before it began:
+    /// the longest it can wait.
     pub lookup_during_churn_us: Value,
 }
 
@@ -188,7 +188,7 @@ impl Measuring<'_> {
             // Drawn after the changes: what is deleted by the frame is not asked for.
             self.draw();
             index.reserve(&self.frame);
-            let steps = self.frame.chunks(STEP_CHANGES).chain(std::iter::repeat(&[][..]));
+            let steps = self.frame.chunks(step_changes()).chain(std::iter::repeat(&[][..]));
             for (keys, step) in self.keys.chunks(LOOKUP_KEYS).zip(steps) {
                 if step.is_empty() {
                     break;
@@ -204,7 +204,7 @@ impl Measuring<'_> {
             }
             // What no lookup came between.
             let lookups = KEYS_AHEAD / LOOKUP_KEYS;
-            self.frame.chunks(STEP_CHANGES).skip(lookups).for_each(|step| index.step(owner, step));
+            self.frame.chunks(step_changes()).skip(lookups).for_each(|step| index.step(owner, step));
         }
         looked_up as f64 / time.as_secs_f64()
     }

@@ -13,7 +13,7 @@ use orbitkv_wire::identity::{Medium, Sequence, ShardIndex};
 use serde_json::{Value, json};
 
 use super::rows::{Key, PAYLOAD_BYTES, block_of, key_of};
-use super::tables::STEP_CHANGES;
+use super::tables::step_changes;
 use driver::Indexer;
 use stream::Stored;
 
@@ -56,7 +56,7 @@ impl Indexer for TraceIndex {
             let (view, sequence) = (self.views[owner as usize], &mut self.sequences[owner as usize]);
             let reserved = self.partition.reserve(keys.iter().map(|(_, hash)| *hash));
             reserved.expect("the budget is for these rows");
-            for keys in keys.chunks(STEP_CHANGES) {
+            for keys in keys.chunks(step_changes()) {
                 self.partition.prefetch(view, keys.iter().map(|(_, hash)| (*hash, Medium::Dram)));
                 for (key, hash) in keys {
                     *sequence += 1;
