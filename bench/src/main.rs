@@ -1,11 +1,21 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
 mod eviction;
+mod index;
 mod local;
+mod machine;
+mod profile;
+mod report;
+mod statistics;
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use orbitkv::exit::Exit;
+
+/// What went wrong where nothing could be measured.
+type Failure = Box<dyn Error>;
 
 #[derive(Parser)]
 #[command(name = "orbitkv-bench", version, about)]
@@ -18,6 +28,8 @@ struct Arguments {
 enum Measurement {
     /// Hit ratio and cost of each DRAM eviction policy on a trace, against an infinite cache.
     Eviction(eviction::EvictionArgs),
+    /// The index of other nodes' blocks against a bare hash map and the indexers of others, on the same rows.
+    Index(index::IndexArgs),
     /// One node against the physics of this machine: memcpy, fio, a bare ring loop, an empty round trip.
     Local(local::LocalArgs),
 }
@@ -25,6 +37,7 @@ enum Measurement {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
         Measurement::Eviction(args) => eviction::run(args),
+        Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),
     };
     match outcome {
@@ -34,4 +47,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn fail(exit: Exit, error: &dyn Error) -> ExitCode {
+    eprintln!("orbitkv-bench: {error}");
+    exit.into()
+}
+
+/// A line for whoever waits.
+fn progress(line: &str) {
+    eprintln!("bench: {line}");
 }

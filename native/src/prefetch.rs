@@ -1,6 +1,10 @@
 //! Asking the processor for memory that will be needed: what a table far larger than the caches spends
 //! its time on otherwise is waiting.
 
+/// Bytes of a cache line.
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
+
 /// Brings the first and the last line of `bytes` bytes from `address` near, on processors on which we
 /// know how. A hint: it changes nothing that can be seen, and any address may be given.
 pub fn prefetch(address: *const u8, bytes: usize) {
@@ -10,9 +14,10 @@ pub fn prefetch(address: *const u8, bytes: usize) {
         let last = address.wrapping_add(bytes.saturating_sub(1));
         // SAFETY: a prefetch does not fault and yields nothing, whatever the address. Safe code has no
         // such instruction.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(address.cast());
-            _mm_prefetch::<_MM_HINT_T0>(last.cast());
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+        if (address.addr() ^ last.addr()) >= LINE_BYTES {
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(last.cast()) };
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -42,6 +42,13 @@ fn every_dependency_has_an_allowed_licence() {
 }
 
 #[test]
+fn what_is_measured_beside_has_an_allowed_licence() {
+    let packages = Metadata::read_apart("bench/rivals/Cargo.toml").packages();
+    assert!(packages.len() > 50, "the whole tree is looked at");
+    none("licences", licences::findings(&packages));
+}
+
+#[test]
 fn source_files_keep_the_house_rules() {
     none("house rules", over_files(".rs", rules::source));
 }

@@ -19,17 +19,17 @@ pub struct Package {
 pub struct Metadata(Value);
 
 impl Metadata {
+    /// Of this workspace, whose packages are all here: the test itself was built from it.
     pub fn read() -> Metadata {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        // Packages for other platforms are neither built nor, on a fresh machine, there to be read.
-        let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let output = Command::new(cargo)
-            .args(["metadata", "--offline", "--format-version", "1", "--filter-platform", &platform])
-            .current_dir(tree::root())
-            .output()
-            .expect("cargo runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Metadata(serde_json::from_slice(&output.stdout).expect("cargo writes JSON"))
+        metadata(&["--offline"]).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Of a workspace of its own. Its packages are fetched if they are not here.
+    pub fn read_apart(manifest: &str) -> Metadata {
+        let arguments = ["--locked", "--manifest-path", manifest];
+        metadata(&[&arguments[..], &["--offline"]].concat())
+            .or_else(|_| metadata(&arguments))
+            .unwrap_or_else(|error| panic!("{manifest}: {error}"))
     }
 
     /// Every package of the dependency tree.
@@ -42,6 +42,22 @@ impl Metadata {
         let members = self.0["workspace_members"].as_array().expect("there are members");
         let packages = self.0["packages"].as_array().expect("there are packages");
         packages.iter().filter(|value| members.contains(&value["id"])).map(package).collect()
+    }
+}
+
+fn metadata(arguments: &[&str]) -> Result<Metadata, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Packages for other platforms are neither built nor, on a fresh machine, there to be read.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--filter-platform", &platform])
+        .args(arguments)
+        .current_dir(tree::root())
+        .output()
+        .expect("cargo runs");
+    match output.status.success() {
+        true => Ok(Metadata(serde_json::from_slice(&output.stdout).expect("cargo writes JSON"))),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
     }
 }
 

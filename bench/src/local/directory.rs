@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use orbitkv_native::ssd_file::DataDirLock;
 use rustix::fs::statfs;
 
-use super::Failure;
+use crate::Failure;
 
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC`.
 const MEMORY_FILESYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];

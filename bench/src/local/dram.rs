@@ -13,11 +13,12 @@ use orbitkv_native::ssd_transfer::AlignedBuffer;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 
+use super::Context;
 use super::node::Node;
 use super::payload::{GROUP, Source, block_hashes, registration, require_stamp};
-use super::report::Gate;
-use super::statistics::{Figures, Latencies, gigabytes_per_second};
-use super::{Context, Failure, progress};
+use crate::report::Gate;
+use crate::statistics::{Figures, Latencies, gigabytes_per_second};
+use crate::{Failure, progress};
 
 const WAIT: Duration = Duration::from_secs(10);
 

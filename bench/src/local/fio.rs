@@ -6,7 +6,7 @@ use std::process::Command;
 use orbitkv_native::ssd_transfer::TransferKind;
 use serde_json::Value;
 
-use super::Failure;
+use crate::Failure;
 
 /// One pass of `fio` over a file that has been written whole before.
 pub struct FioPass<'a> {

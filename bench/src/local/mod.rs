@@ -4,17 +4,13 @@
 mod directory;
 mod dram;
 mod fio;
-mod machine;
 mod node;
 mod payload;
 mod plan;
 mod query;
-mod report;
 mod rest;
 mod ssd;
-mod statistics;
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,12 +19,11 @@ use orbitkv::exit::Exit;
 use orbitkv_native::affinity;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::profile::Profile;
+use crate::report::{Gate, Report};
+use crate::{Failure, fail, machine, progress};
 use directory::Workplace;
-use plan::{Plan, Profile};
-use report::{Gate, Report};
-
-/// What went wrong where nothing could be measured.
-type Failure = Box<dyn Error>;
+use plan::Plan;
 
 /// What to measure.
 #[derive(Args)]
@@ -119,11 +114,6 @@ pub fn run(args: &LocalArgs) -> ExitCode {
     }
 }
 
-fn fail(exit: Exit, error: &dyn Error) -> ExitCode {
-    eprintln!("orbitkv-bench: {error}");
-    exit.into()
-}
-
 fn measure(args: &LocalArgs, node_core: usize, bench_core: usize) -> Result<Report, Failure> {
     let machine = machine::describe();
     let at_start = machine::Pressure::now();
@@ -162,7 +152,15 @@ fn measure(args: &LocalArgs, node_core: usize, bench_core: usize) -> Result<Repo
         "sizes": context.plan,
         "pressure": at_start.until_now(),
     });
-    Ok(Report { profile: args.profile, seed: args.seed, machine, gates, settings })
+    Ok(Report {
+        name: "local",
+        profile: args.profile,
+        seed: args.seed,
+        machine,
+        figures: String::new(),
+        gates,
+        settings,
+    })
 }
 
 /// Core of the node and core of this thread.
@@ -182,9 +180,4 @@ fn cores(list: Option<&str>) -> Result<(usize, usize), Failure> {
         )
         .into()),
     }
-}
-
-/// A line for whoever waits.
-fn progress(line: &str) {
-    eprintln!("bench: {line}");
 }

@@ -15,7 +15,8 @@ use orbitkv::replay::end_child;
 use orbitkv_native::arena::PagePreference;
 use tempfile::TempDir;
 
-use super::{Context, Failure};
+use super::Context;
+use crate::Failure;
 
 const START_WAIT: Duration = Duration::from_secs(120);
 const LOG_BYTES_TOLD: usize = 2_048;

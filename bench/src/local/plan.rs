@@ -1,27 +1,9 @@
 //! How much is measured: sizes and repetitions of each profile, fixed before anything runs.
 
-use clap::ValueEnum;
 use orbitkv::quantity::{GIB, KIB, MIB};
 use serde::Serialize;
 
-/// How much to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Profile {
-    /// Small sizes, to see that everything runs.
-    Ci,
-    /// The sizes of the gates.
-    Full,
-}
-
-impl Profile {
-    /// The stable name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Profile::Ci => "ci",
-            Profile::Full => "full",
-        }
-    }
-}
+use crate::profile::Profile;
 
 /// Sizes of one run.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use orbitkv::client::{Client, PrefixList, SaveKey};
 use serde_json::json;
 
+use super::Context;
 use super::dram::slot;
 use super::node::Node;
 use super::payload::{GROUP, block_hashes, registration};
-use super::report::Gate;
-use super::statistics::Latencies;
-use super::{Context, Failure, progress};
+use crate::report::Gate;
+use crate::statistics::Latencies;
+use crate::{Failure, progress};
 
 const WAIT: Duration = Duration::from_secs(10);
 

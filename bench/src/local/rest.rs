@@ -8,10 +8,11 @@ use orbitkv::client::{Media, Medium};
 use orbitkv::quantity::MIB;
 use serde_json::json;
 
+use super::Context;
 use super::node::Node;
-use super::report::Gate;
 use super::ssd::Tier;
-use super::{Context, Failure, progress};
+use crate::report::Gate;
+use crate::{Failure, progress};
 
 /// Share of a core a parked node may take.
 const PROCESSOR_TARGET: f64 = 0.01;

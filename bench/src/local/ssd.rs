@@ -21,13 +21,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
+use super::Context;
 use super::dram::slot;
 use super::fio::{self, FioPass};
 use super::node::Node;
 use super::payload::{GROUP, Source, block_hashes, registration, require_stamp};
-use super::report::Gate;
-use super::statistics::{Figures, Latencies, gigabytes_per_second};
-use super::{Context, Failure, progress};
+use crate::report::Gate;
+use crate::statistics::{Figures, Latencies, gigabytes_per_second};
+use crate::{Failure, progress};
 
 const WAIT: Duration = Duration::from_secs(60);
 

@@ -41,6 +41,7 @@ impl Partition {
     }
 
     /// Begins a walk at each place behind the wanted marks, and asks for it.
+    #[inline]
     pub(super) fn begin_walks(
         &self,
         position: u16,
@@ -59,6 +60,7 @@ impl Partition {
     }
 
     /// Goes on to the next place and asks for it; false if there is none.
+    #[inline]
     pub(super) fn step(&self, walk: &mut Walk, next: Option<PlaceIndex>) -> bool {
         let Some(next) = next else { return false };
         self.prefetch.ask(self.heaps[usize::from(walk.heap)].place(next));

@@ -3,7 +3,7 @@
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 
 use super::directory::{Mark, Wanted};
-use super::view::{Owner, ViewState};
+use super::view::Owner;
 use super::{BATCH, Partition, Walk};
 use crate::key::StateKey;
 
@@ -73,7 +73,7 @@ impl Partition {
     /// If `out` is shorter than `keys`.
     pub fn lookup(&self, keys: &[(StateKey, KeyHash)], out: &mut [Replicas]) {
         assert!(out.len() >= keys.len(), "every key has its place");
-        let mut walks = Vec::with_capacity(2 * BATCH);
+        let mut walks = Vec::with_capacity(2 * keys.len().min(BATCH));
         for (keys, out) in keys.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
             for &(_, hash) in keys {
                 let mark = Mark::new(hash, Medium::Dram);
@@ -99,14 +99,9 @@ impl Partition {
                 return false;
             }
             for claim in place.claims() {
-                let is_wanted = self.views.state(claim.view()) != ViewState::Active
-                    || out[position].add(Replica {
-                        owner: self.views.owner(claim.view()),
-                        medium: claim.medium(),
-                        bytes: claim.bytes(),
-                        sequence: claim.sequence(),
-                    });
-                if !is_wanted {
+                let Some(owner) = self.views.installed_owner(claim.view()) else { continue };
+                let (medium, bytes, sequence) = (claim.medium(), claim.bytes(), claim.sequence());
+                if !out[position].add(Replica { owner, medium, bytes, sequence }) {
                     return false;
                 }
             }

@@ -76,6 +76,13 @@ impl Views {
         self.get(id).state
     }
 
+    /// Whose view it is, if it is installed.
+    #[inline]
+    pub fn installed_owner(&self, id: ViewId) -> Option<Owner> {
+        let view = self.get(id);
+        (view.state == ViewState::Active).then_some(view.owner)
+    }
+
     pub fn rows(&self, id: ViewId) -> u32 {
         self.get(id).rows
     }

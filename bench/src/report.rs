@@ -3,7 +3,7 @@
 use orbitkv::cli::table::Table;
 use serde_json::{Value, json};
 
-use super::plan::Profile;
+use crate::profile::Profile;
 
 /// Which way a figure is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,12 @@ impl Gate {
         Gate { details, ..self }
     }
 
+    /// Its stable name.
+    #[cfg(test)]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Whether it counts and its value is on the right side of the target.
     pub fn is_met(&self) -> bool {
         self.why_invalid.is_none()
@@ -106,12 +112,16 @@ impl Gate {
 
 /// A whole run.
 pub struct Report {
+    /// Name of the benchmark.
+    pub name: &'static str,
     /// Whose sizes were measured.
     pub profile: Profile,
     /// Seed of payloads and keys.
     pub seed: u64,
     /// On what.
     pub machine: String,
+    /// Figures beside the gates, for people; none if empty.
+    pub figures: String,
     /// The gates, in the order they were measured.
     pub gates: Vec<Gate>,
     /// Cores, sizes, and what else used the machine.
@@ -136,7 +146,7 @@ impl Report {
             .filter_map(|gate| gate.why_invalid.as_ref().map(|why| format!("{}: {why}", gate.name)))
             .collect();
         json!({
-            "gate": "local",
+            "gate": self.name,
             "profile": self.profile.name(),
             "valid": invalid.is_empty(),
             "why_invalid": (!invalid.is_empty()).then(|| invalid.join("; ")),
@@ -176,13 +186,14 @@ impl Report {
                 figure(ratios["max"].as_f64()),
             ]);
         }
-        let mut lines = vec![
-            format!("commit {}, seed {}, {}", env!("ORBITKV_COMMIT"), self.seed, self.machine),
-            format!("{}", self.settings["disk"].as_str().unwrap_or_default()),
-            String::new(),
-            table.to_string(),
-            String::new(),
-        ];
+        let mut lines =
+            vec![format!("commit {}, seed {}, {}", env!("ORBITKV_COMMIT"), self.seed, self.machine)];
+        lines.extend(self.settings["disk"].as_str().map(str::to_owned));
+        lines.push(String::new());
+        if !self.figures.is_empty() {
+            lines.extend([self.figures.clone(), String::new()]);
+        }
+        lines.extend([table.to_string(), String::new()]);
         lines.extend(self.gates.iter().filter_map(|gate| {
             gate.why_invalid.as_ref().map(|why| format!("{} is invalid: {why}", gate.name))
         }));
@@ -217,8 +228,15 @@ mod tests {
     #[test]
     fn the_stable_names_are_there_for_run_and_gate() {
         let gates = vec![gate().at_least(1.0).value(2.0), gate().at_least(1.0).invalid("no fio")];
-        let report =
-            Report { profile: Profile::Full, seed: 3, machine: "m".into(), gates, settings: Value::Null };
+        let report = Report {
+            name: "local",
+            profile: Profile::Full,
+            seed: 3,
+            machine: "m".into(),
+            figures: String::new(),
+            gates,
+            settings: Value::Null,
+        };
         let json = report.json();
         for entry in [&json, &json["gates"][0], &json["gates"][1]] {
             for name in [

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Repeated figures, in the order they were taken.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures(pub Vec<f64>);
 
 impl Figures {

@@ -1,0 +1,22 @@
+//! How much a run measures: what every benchmark offers.
+
+use clap::ValueEnum;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// Small sizes, to see that everything runs.
+    Ci,
+    /// The sizes of the gates.
+    Full,
+}
+
+impl Profile {
+    /// The stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Ci => "ci",
+            Profile::Full => "full",
+        }
+    }
+}
