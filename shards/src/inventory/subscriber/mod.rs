@@ -94,7 +94,7 @@ impl Default for SubscriberSettings {
             ack_bytes: frame_bytes_max / 2,
             ack_wait: Duration::from_millis(10),
             // As many as a lookup has keys: whoever waits for a step waits about as long as for a lookup.
-            changes_per_step: 128,
+            changes_per_step: 256,
             sweep_rows: 128,
             dials_max: 8,
             redial_min: Duration::from_millis(100),
