@@ -15,6 +15,7 @@ mod owners;
 pub mod port;
 pub mod report;
 pub mod run;
+pub mod signals;
 
 #[cfg(test)]
 mod tests;
