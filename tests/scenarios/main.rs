@@ -5,3 +5,4 @@ mod cluster;
 mod engine;
 mod faults;
 mod harness;
+mod local_cluster;
