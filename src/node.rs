@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use orbitkv_native::affinity;
-use orbitkv_native::clock::monotonic_ns;
 use orbitkv_native::arena::{Arena, ArenaError, PageKind, PagePreference};
+use orbitkv_native::clock::monotonic_ns;
 use orbitkv_native::descriptors;
 use orbitkv_native::device_thread::DeviceThread;
 use orbitkv_native::engine_socket::{EngineSocket, EngineSocketError, Reach};
@@ -35,6 +35,7 @@ use thiserror::Error;
 
 use crate::bill::{self, Bill, BillTooLarge, Rooms};
 use crate::control::connections::CONNECTIONS_MAX as HTTP_CONNECTIONS_MAX;
+use crate::control::membership::{Application, ApplyError};
 use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
 use crate::core::sockets::DESCRIPTORS_PER_CONNECTION;
@@ -87,6 +88,9 @@ pub enum BootError {
     /// The data directory.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
+    /// Membership.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
     /// The SSD file.
     #[error(transparent)]
     SsdFile(#[from] SsdFileError),
@@ -152,6 +156,8 @@ pub struct Node {
     pub page_kind: PageKind,
     /// What an operator should know about what the machine gave.
     pub notes: Vec<String>,
+    /// What it applies for membership with; none if it is standalone.
+    pub application: Option<Application>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     _lock: Option<DataDirLock>,
 }
@@ -262,12 +268,7 @@ impl Node {
     ///
     /// # Errors
     /// [`BootError`]; nothing is left behind.
-    pub fn start(
-        settings: &NodeSettings,
-        machine: &Machine,
-        bill: &Bill,
-        cluster: Option<ClusterSeat>,
-    ) -> Result<Node, BootError> {
+    pub fn start(settings: &NodeSettings, machine: &Machine, bill: &Bill) -> Result<Node, BootError> {
         bill.admit(machine, settings.arena_pages)?;
         let (connections_max, seats_note) = connection_seats(settings.shards, descriptors::raise_limit())?;
         for shard in 0..settings.shards {
@@ -278,6 +279,8 @@ impl Node {
         let reach = if settings.engine_uids.len() > 1 { Reach::Others } else { Reach::OwnUser };
         let listener = EngineSocket::bind(&settings.engine_socket, reach)?;
         let lock = settings.data_dir.as_ref().map(|directory| DataDirLock::acquire(directory)).transpose()?;
+        let application = Application::prepare(settings, lock.as_ref())?;
+        let cluster = application.as_ref().map(|application| application.seat(settings)).transpose()?;
         let preference = match settings.arena_pages {
             ArenaPages::Auto => PagePreference::Auto,
             ArenaPages::Hugetlb => PagePreference::HugeTlb,
@@ -313,6 +316,7 @@ impl Node {
             incarnation: greeting.incarnation,
             page_kind: report.page_kind,
             notes: seats_note.into_iter().chain(report.warning).collect(),
+            application,
             threads: Vec::new(),
             _lock: lock,
         };

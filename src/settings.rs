@@ -59,7 +59,7 @@ const _: () = assert!(SLICE_GRAIN_BYTES.is_multiple_of(orbitkv_wire::bounds::EXT
 pub struct NodeSettings {
     /// Name of the node, 1 to 64 bytes of `[a-z0-9-]`.
     pub node_id: String,
-    /// Directory of the SSD file and the lock; always there when the SSD is used.
+    /// Directory of the SSD file, the lock and the node's key; always there when the SSD is used, and in a cluster.
     pub data_dir: Option<PathBuf>,
     /// Path of the engine socket, at most 107 bytes.
     pub engine_socket: PathBuf,

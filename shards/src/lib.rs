@@ -7,6 +7,8 @@ pub mod demand;
 pub mod drop_memory;
 pub mod eviction;
 pub mod fence;
+pub mod fetcher;
+pub mod grants;
 pub mod index;
 pub mod inventory;
 pub mod journal;

@@ -31,7 +31,7 @@ pub struct EntryRef {
 pub struct DramCopy {
     /// The slot.
     pub slot: Slot,
-    /// Leases and device operations that use the bytes.
+    /// Leases, grants and device operations that use the bytes.
     pub pins: u32,
     /// The entry that shows this copy; `None` once withdrawn.
     pub owner: Option<EntryId>,
@@ -213,6 +213,7 @@ pub struct Residents {
     ordered: BTreeMap<StateKey, EntryId>,
     births: u64,
     pinned_bytes: u64,
+    pins: u64,
 }
 
 impl Default for Residents {
@@ -239,6 +240,7 @@ impl Residents {
             ordered: BTreeMap::new(),
             births: 0,
             pinned_bytes: 0,
+            pins: 0,
         }
     }
 
@@ -366,7 +368,8 @@ impl Residents {
         if copy.pins == 0 {
             self.pinned_bytes += copy.slot.bytes;
         }
-        copy.pins = copy.pins.checked_add(1).expect("pins are bounded by leases and transfers");
+        copy.pins = copy.pins.checked_add(1).expect("pins are bounded by leases, grants and transfers");
+        self.pins += 1;
     }
 
     /// Ends one use of a copy. If it was the last one of a withdrawn copy, the copy ends and its
@@ -375,10 +378,17 @@ impl Residents {
     pub fn unpin(&mut self, id: CopyId) -> Option<Slot> {
         let copy = self.copies.get_mut(id.0).expect("copy ids are held only while the copy exists");
         copy.pins = copy.pins.checked_sub(1).expect("every unpin has its pin");
+        self.pins -= 1;
         if copy.pins == 0 {
             self.pinned_bytes -= copy.slot.bytes;
         }
         (copy.pins == 0 && copy.owner.is_none()).then(|| self.copies.remove(id.0).slot)
+    }
+
+    /// Uses of copies, counted one by one.
+    #[must_use]
+    pub fn pins(&self) -> u64 {
+        self.pins
     }
 
     /// Slot bytes of copies that anything uses.

@@ -139,13 +139,9 @@ impl SegmentLog {
     /// # Panics
     /// If the write was not in flight.
     pub fn on_written(&mut self, placement: &Placement, sequence: Sequence, checksum: u64) -> Settled {
-        let is_present = self.segments[self.segment_of(placement)].incarnation == self.settings.incarnation;
-        let sequence = if is_present { sequence } else { Sequence(0) };
-        let state = self.settle(placement, Some((sequence, checksum)));
-        assert!(
-            state != BlockState::Live || !is_present || sequence > Sequence(0),
-            "a residence has a sequence"
-        );
+        let origin = self.origin(placement, sequence);
+        let state = self.settle(placement, Some((origin.sequence, checksum)));
+        assert!(state != BlockState::Live || sequence > Sequence(0), "a residence has a sequence");
         if state == BlockState::Live { Settled::Readable } else { Settled::Abandoned }
     }
 
@@ -229,15 +225,25 @@ impl SegmentLog {
         self.free_if_drained(index);
     }
 
-    /// What the block at a placement was written as.
+    /// What the block at a placement was written as, if its write ends as the residence `sequence` of the
+    /// present life.
     ///
     /// # Panics
     /// If its segment has been emptied.
     #[must_use]
-    pub fn origin(&self, placement: &Placement) -> Origin {
-        let segment = &self.segments[self.segment_of(placement)];
-        let sequence = segment.records[placement.ordinal as usize].sequence;
-        Origin { incarnation: segment.incarnation, sequence }
+    pub fn origin(&self, placement: &Placement, sequence: Sequence) -> Origin {
+        let incarnation = self.life_of(placement);
+        let is_present = incarnation == self.settings.incarnation;
+        Origin { incarnation, sequence: if is_present { sequence } else { Sequence(0) } }
+    }
+
+    /// The life in which the place of a block was taken.
+    ///
+    /// # Panics
+    /// If its segment has been emptied.
+    #[must_use]
+    pub fn life_of(&self, placement: &Placement) -> Incarnation {
+        self.segments[self.segment_of(placement)].incarnation
     }
 
     /// What a placement stands for now.

@@ -8,11 +8,11 @@ use orbitkv_native::arena::PageKind;
 use tracing_subscriber::EnvFilter;
 
 use super::{fail, say};
-use crate::control::membership::{Application, ApplyError};
+use crate::control::membership::ApplyError;
 use crate::control::metadata::NodeIdentity;
 use crate::control::run;
 use crate::exit::Exit;
-use crate::node::{self, Node};
+use crate::node::{self, BootError, Node};
 use crate::settings::{HttpBind, NodeArgs, NodeSettings, Token};
 
 /// Runs the daemon until a signal or a drain ends it.
@@ -33,11 +33,6 @@ pub fn run(args: NodeArgs) -> ExitCode {
         Ok(token) => token,
         Err(error) => return fail(Exit::Usage, &error.to_string()),
     };
-    let application = match Application::prepare(&settings) {
-        Ok(application) => application,
-        Err(error @ ApplyError::Settings(_)) => return fail(Exit::Usage, &error.to_string()),
-        Err(error) => return fail(Exit::Environment, &error.to_string()),
-    };
     let bill = node::bill(&settings);
     say(&format!("node {}: {}", settings.node_id, settings.placement));
     say(&format!("{bill}"));
@@ -52,13 +47,11 @@ pub fn run(args: NodeArgs) -> ExitCode {
             }
         },
     };
-    let seat = match application.as_ref().map(|application| application.seat(&settings)).transpose() {
-        Ok(seat) => seat,
-        Err(error @ ApplyError::Shards(_)) => return fail(Exit::Usage, &error.to_string()),
-        Err(error) => return fail(Exit::Environment, &error.to_string()),
-    };
-    let node = match Node::start(&settings, &machine, &bill, seat) {
+    let node = match Node::start(&settings, &machine, &bill) {
         Ok(node) => node,
+        Err(error @ BootError::Apply(ApplyError::Settings(_) | ApplyError::Shards(_))) => {
+            return fail(Exit::Usage, &error.to_string());
+        }
         Err(error) => return fail(Exit::Environment, &error.to_string()),
     };
     node.notes.iter().for_each(|note| say(&format!("note: {note}")));
@@ -68,7 +61,7 @@ pub fn run(args: NodeArgs) -> ExitCode {
         PageKind::HugeTlb => "hugetlb",
     };
     let identity = NodeIdentity::of(&settings, &bill, pages);
-    match run::serve(node, identity, &settings, &machine, token, listener, application.as_ref()) {
+    match run::serve(node, identity, &settings, &machine, token, listener) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &format!("the control thread: {error}")),
     }

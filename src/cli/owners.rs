@@ -6,7 +6,9 @@ use clap::Args;
 use serde_json::Value;
 
 use super::http_client::query_text;
-use super::{NodeAddress, fail_client, say};
+use super::table::Table;
+use super::{NodeAddress, fail, fail_client, say};
+use crate::control::owners::OwnersPage;
 use crate::exit::Exit;
 
 /// Arguments of `orbitkv owners`.
@@ -22,6 +24,33 @@ pub struct OwnersArgs {
     limit: u16,
 }
 
+/// A line for each owner stream, and where the next page begins.
+fn table(page: &OwnersPage) -> String {
+    let mut table = Table::new(["owner", "shard", "core", "state", "applied", "head", "rows", "age", "note"]);
+    for owner in &page.owners {
+        let note = match (owner.installed, owner.misfit) {
+            (true, _) => "",
+            (false, true) => "no room in the index: raise --index-budget",
+            (false, false) => "not installed",
+        };
+        table.row([
+            owner.node_id.clone(),
+            owner.shard.to_string(),
+            owner.core.to_string(),
+            owner.state.clone(),
+            owner.applied.to_string(),
+            owner.source_head.to_string(),
+            owner.rows.to_string(),
+            owner.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms} ms")),
+            note.to_owned(),
+        ]);
+    }
+    match &page.next {
+        Some(next) => format!("{table}\n\nmore: orbitkv owners --after {next}"),
+        None => table.to_string(),
+    }
+}
+
 /// Runs the command.
 #[must_use]
 pub fn run(args: &OwnersArgs) -> ExitCode {
@@ -30,11 +59,18 @@ pub fn run(args: &OwnersArgs) -> ExitCode {
         Ok(page) => page,
         Err(error) => return fail_client(&error),
     };
-    let rows = page.get("owners").and_then(Value::as_array).map_or(0, Vec::len);
-    match (args.node.json, rows) {
-        (true, _) => say(&page.to_string()),
-        (false, 0) => say("no owners: the node is standalone and installs no other node's inventory"),
-        (false, _) => say(&format!("{page:#}")),
+    if args.node.json {
+        say(&page.to_string());
+        return Exit::Done.into();
+    }
+    let standalone = page.get("standalone") == Some(&Value::Bool(true));
+    match serde_json::from_value::<OwnersPage>(page) {
+        Ok(page) if page.owners.is_empty() && standalone => {
+            say("no owners: the node is standalone and installs no other node's inventory");
+        }
+        Ok(page) if page.owners.is_empty() => say("no owners: no other node is a member"),
+        Ok(page) => say(&table(&page)),
+        Err(error) => return fail(Exit::Unmet, &format!("the node's answer is of another version: {error}")),
     }
     Exit::Done.into()
 }

@@ -80,10 +80,27 @@ pub fn screen(page: &MetadataPage) -> String {
             format!("{} in {} pages", rounded(sum(|r| r.arena.capacity_bytes)), page.identity.arena_pages),
         ),
         ("memory", format!("{} of {} billed", rounded(memory.rss_bytes), rounded(memory.bill_bytes))),
-        ("coverage", page.coverage.clone()),
+        (
+            "coverage",
+            match page.standalone {
+                true => page.coverage.clone(),
+                false => format!(
+                    "{}, oldest view {} ms, {} rows in {} of {}",
+                    page.coverage,
+                    page.oldest_age_ms,
+                    page.index.rows,
+                    rounded(page.index.accounted_bytes),
+                    rounded(page.index.budget_bytes)
+                ),
+            },
+        ),
         (
             "acquired",
-            format!("{dram} blocks from dram, {disk} from ssd, {} missed", sum(|r| r.service.misses)),
+            format!(
+                "{dram} blocks from dram, {disk} from ssd, {} from peers, {} missed",
+                sum(|r| r.service.peer_hits.dram + r.service.peer_hits.ssd),
+                sum(|r| r.service.misses)
+            ),
         ),
         (
             "saved",

@@ -38,8 +38,12 @@ pub fn run(args: &SyncArgs) -> ExitCode {
     } else {
         let text = |name: &str| fence.get(name).and_then(Value::as_str).unwrap_or("unknown").to_owned();
         let sequences = fence.get("inventory_sequence").map(Value::to_string).unwrap_or_default();
+        let of = match fence.get("epoch").and_then(Value::as_u64) {
+            None => "the node is standalone".to_owned(),
+            Some(epoch) => format!("epoch {epoch} of cluster {}", text("cluster_uuid")),
+        };
         say(&format!(
-            "local flush complete (the node is standalone)\nnode         {}\nincarnation  {}\nsequences    {}",
+            "local flush complete ({of})\nnode         {}\nincarnation  {}\nsequences    {}",
             text("node_id"),
             text("incarnation"),
             sequences

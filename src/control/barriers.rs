@@ -47,10 +47,7 @@ struct AwaitText {
 }
 
 /// Flushes, and gives the fence.
-pub(super) async fn sync<P: NodePort>(
-    State(api): Shared<P>,
-    body: Result<Bytes, BytesRejection>,
-) -> Answer {
+pub(super) async fn sync<P: NodePort>(State(api): Shared<P>, body: Result<Bytes, BytesRejection>) -> Answer {
     object_of(body)?;
     let _seat = api.barriers.try_acquire().map_err(|_| BUSY)?;
     let fences = tokio::time::timeout(BARRIER_WAIT_MAX, api.fence()).await.map_err(|_| NOT_FLUSHED)??;
@@ -91,7 +88,10 @@ pub(super) async fn await_fence<P: NodePort>(
         return Err(refusal(&AwaitFailure::Standalone));
     }
     let text: AwaitText = serde_json::from_value(body).map_err(|error| Failure {
-        reason: format!("the body must hold a fence of a member, as `orbitkv sync --json` prints it: {error}").into(),
+        reason: format!(
+            "the body must hold a fence of a member, as `orbitkv sync --json` prints it: {error}"
+        )
+        .into(),
         ..failure(StatusCode::BAD_REQUEST, "fence", "")
     })?;
     let longest = match text.timeout_ms {

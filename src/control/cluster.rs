@@ -16,6 +16,7 @@ use orbitkv_wire::identity::{Incarnation, ShardIndex};
 use orbitkv_wire::scope::ScopeDigest;
 use tokio::sync::oneshot;
 
+use super::epoch_file::EpochFile;
 use super::etcd::{Lives, Ready};
 use super::port::CorePort;
 use crate::cli::say;
@@ -107,7 +108,9 @@ impl CorePort {
     /// What a core has for a waiter.
     pub(super) fn on_readings(&self, answer: &ReadingsAnswer) {
         let ReadingsAnswer { waiter, round, core, revision, ref readings } = *answer;
-        self.with_cluster(|cluster| cluster.awaits.on_readings(waiter, round, core, revision, readings, now()));
+        self.with_cluster(|cluster| {
+            cluster.awaits.on_readings(waiter, round, core, revision, readings, now())
+        });
     }
 
     /// Waits until this node has all of a fence; `None` if the node is standalone. Whoever drops it waits no
@@ -167,6 +170,8 @@ impl Drop for Waiting<'_> {
 pub struct Teller {
     /// The way to the cores.
     pub port: CorePort,
+    /// Where the epoch is kept.
+    pub epoch_file: EpochFile,
 }
 
 impl Lives for Teller {
@@ -198,6 +203,10 @@ impl Lives for Teller {
             cluster.gate.on_membership_invalid();
         });
         self.port.tell_life(&LifeLetter::Registered(local));
+        if let Err(error) = self.epoch_file.write(local.epoch) {
+            // A member all the same: only an etcd restored from an old copy could give the epoch again.
+            tracing::error!(epoch = local.epoch, %error, "the epoch is not kept");
+        }
         say(&format!(
             "member with epoch {} of cluster {} as {}",
             local.epoch, local.cluster, local.incarnation

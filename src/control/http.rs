@@ -248,10 +248,7 @@ async fn namespaces<P: NodePort>(
     Ok(Json(json!({"namespaces": rows, "next": next})).into_response())
 }
 
-async fn owners<P: NodePort>(
-    State(api): Shared<P>,
-    window: Result<Query<Window>, QueryRejection>,
-) -> Answer {
+async fn owners<P: NodePort>(State(api): Shared<P>, window: Result<Query<Window>, QueryRejection>) -> Answer {
     let Query(window) = window.map_err(|_| BAD_WINDOW)?;
     let limit = window.rows()?;
     let page = soon(api.port.owners(&window.after, limit)).await?;

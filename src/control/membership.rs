@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use orbitkv_native::entropy;
+use orbitkv_native::quic::{NodeKey, NodeKeyError};
+use orbitkv_native::ssd_file::DataDirLock;
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::{Applicant, PauseBounds, Settings};
 use orbitkv_wire::identity::{ClusterUuid, Incarnation};
@@ -14,6 +16,7 @@ use orbitkv_wire::membership::{Contact, HASH_VERSION};
 use orbitkv_wire::scope::ScopeDigest;
 use thiserror::Error;
 
+use super::epoch_file::{EpochFile, EpochFileError};
 use super::etcd::{EtcdAccess, Registrar, Sight};
 use super::metadata::{MemberRow, Membership};
 use crate::node::ClusterSeat;
@@ -52,6 +55,12 @@ pub enum ApplyError {
     /// The process has no descriptors left.
     #[error("the process has no descriptors left: {0}; raise its limit (`ulimit -n`)")]
     Descriptors(std::io::Error),
+    /// The node's key.
+    #[error(transparent)]
+    Key(#[from] NodeKeyError),
+    /// The node's last epoch.
+    #[error(transparent)]
+    Epoch(#[from] EpochFileError),
     /// The kernel does not say which boot this is.
     #[error("the boot id cannot be read from {BOOT_ID}")]
     BootId,
@@ -59,24 +68,36 @@ pub enum ApplyError {
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A node's application: its ports are bound, and stay so.
+/// A node's application: its ports are bound and stay so, and its key is at hand.
 #[derive(Debug)]
 pub struct Application {
-    key: orbitkv_native::quic::NodeKey,
     contact: Contact,
     access: EtcdAccess,
     cluster: ClusterSettings,
     node: String,
     /// One a shard. Whoever holds them is the process that the record names.
     pub ports: Vec<UdpSocket>,
+    /// What the node proves its name with; its fingerprint is in the record.
+    pub key: NodeKey,
+    /// Where the last epoch is kept.
+    pub epoch_file: EpochFile,
+    /// The last epoch of the processes before this one; 0 if none is known.
+    epoch_least: u64,
 }
 
 impl Application {
-    /// Binds the ports of the shards and reads what the settings name; none if the node is standalone.
+    /// Binds the ports of the shards, reads what the settings name, and takes the node's key and last epoch
+    /// from its data directory, where a first key is made; none if the node is standalone.
     ///
     /// # Errors
     /// [`ApplyError`].
-    pub fn prepare(settings: &NodeSettings) -> Result<Option<Application>, ApplyError> {
+    ///
+    /// # Panics
+    /// If a node of a cluster has no data directory: the settings refuse that.
+    pub fn prepare(
+        settings: &NodeSettings,
+        lock: Option<&DataDirLock>,
+    ) -> Result<Option<Application>, ApplyError> {
         let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
         let address = cluster.peer_address;
         let bind = |shard: u16| {
@@ -87,8 +108,10 @@ impl Application {
             })
         };
         let ports = (0..settings.shards).map(bind).collect::<Result<Vec<_>, _>>()?;
-        let directory = settings.data_dir.as_deref().expect("a cluster needs one");
-        let key = orbitkv_native::quic::NodeKey::load_or_create(directory).expect("TEMP");
+        let lock = lock.expect("a node of a cluster has a data directory");
+        let key = NodeKey::load_or_create(lock.directory())?;
+        let epoch_file = EpochFile::of(lock);
+        let epoch_least = epoch_file.read()?;
         let contact = Contact {
             address,
             shards: settings.shards,
@@ -96,11 +119,13 @@ impl Application {
             zone: cluster.zone.clone(),
             key_fingerprint: key.fingerprint().0,
             boot_id: boot_id(Path::new(BOOT_ID)).ok_or(ApplyError::BootId)?,
+            // Nobody listens at one.
             peer_socket: String::new(),
             capabilities: Vec::new(),
         };
         let access = EtcdAccess { endpoints: cluster.etcd.clone(), options: options(&cluster)? };
-        Ok(Some(Application { key, contact, access, cluster, node: settings.node_id.clone(), ports }))
+        let node = settings.node_id.clone();
+        Ok(Some(Application { contact, access, cluster, node, ports, key, epoch_file, epoch_least }))
     }
 
     /// What the cores are told of the cluster at boot, with the port of each.
@@ -142,7 +167,7 @@ impl Application {
         let settings = Settings {
             applicant,
             lease: LEASE,
-            epoch_least: 0,
+            epoch_least: self.epoch_least,
             retry: RETRY,
             refused_pause: REFUSED_PAUSE,
             jitter: entropy::random_u64(),

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::metadata::{Membership, MetadataPage, Phase};
-use super::report::{ShardReport, SsdState};
+use super::report::{PeersReport, ShardReport, SsdState};
 
 /// Content type of [`render`]'s text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -41,6 +41,10 @@ fn one(value: u64) -> Values {
 
 fn by<const N: usize>(label: &'static str, values: [(&'static str, u64); N]) -> Values {
     values.into_iter().map(|(name, value)| (Some((label, name)), value)).collect()
+}
+
+fn of_peers(report: &ShardReport, of: fn(&PeersReport) -> Values) -> Values {
+    report.peers.as_ref().map(of).unwrap_or_default()
 }
 
 const fn counter(name: &'static str, help: &'static str, of: fn(&ShardReport) -> Values) -> Metric {
@@ -125,6 +129,84 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_ssd_read_errors", "SSD reads that failed or were short", |r| one(r.ssd.read_errors)),
     counter("orbitkv_checksum_failures", "Blocks whose checksum was wrong at a read", |r| {
         one(r.ssd.checksum_failures)
+    }),
+    counter("orbitkv_peer_hits", "Blocks acquired from peers, by where they were there", |r| {
+        by("medium", [("dram", r.service.peer_hits.dram), ("ssd", r.service.peer_hits.ssd)])
+    }),
+    level("orbitkv_inventory_sessions", "Inventory sessions; following is a part of served", |r| {
+        of_peers(r, |p| {
+            by(
+                "kind",
+                [
+                    ("served", p.sessions_served),
+                    ("following", p.sessions_following),
+                    ("received", p.sessions_received),
+                ],
+            )
+        })
+    }),
+    counter("orbitkv_inventory_sessions_ended", "Inventory sessions that began or ended", |r| {
+        of_peers(r, |p| {
+            by(
+                "kind",
+                [
+                    ("opened", p.sessions_opened),
+                    ("lost", p.sessions_lost),
+                    ("resumed", p.sessions_resumed),
+                    ("protocol_error", p.protocol_errors),
+                ],
+            )
+        })
+    }),
+    level("orbitkv_index_rows", "Index rows; retired is a part of all", |r| {
+        of_peers(r, |p| by("kind", [("all", p.index_rows), ("retired", p.index_retired_rows)]))
+    }),
+    level("orbitkv_index_bytes", "Bytes of the index of peers' blocks", |r| {
+        of_peers(r, |p| {
+            let (peak, budget) = (p.index_bytes_peak, p.index_budget_bytes);
+            by("kind", [("accounted", p.index_bytes), ("peak", peak), ("budget", budget)])
+        })
+    }),
+    counter("orbitkv_inventory_records", "Journal records told to peers", |r| {
+        of_peers(r, |p| by("kind", [("read", p.records_read), ("coalesced", p.records_coalesced)]))
+    }),
+    counter("orbitkv_inventory_frames", "Inventory frames", |r| {
+        of_peers(r, |p| by("kind", [("sent", p.frames_sent.frames), ("received", p.frames_received.frames)]))
+    }),
+    counter("orbitkv_inventory_bytes", "Bytes of inventory frames; the others are parts of sent", |r| {
+        of_peers(r, |p| {
+            by(
+                "kind",
+                [
+                    ("sent", p.frames_sent.bytes),
+                    ("received", p.frames_received.bytes),
+                    ("deltas", p.deltas_sent.bytes),
+                    ("pages", p.pages_sent.bytes),
+                    ("replay", p.replay_bytes_sent),
+                ],
+            )
+        })
+    }),
+    level("orbitkv_inventory_queue_bytes", "Bytes of frames built and not consumed", |r| {
+        of_peers(r, |p| by("kind", [("now", p.queue_bytes), ("peak", p.queue_bytes_peak)]))
+    }),
+    level("orbitkv_inventory_lag_records", "Records by which the rearmost view is behind", |r| {
+        of_peers(r, |p| one(p.lag_records_max))
+    }),
+    counter("orbitkv_inventory_wait_us", "Time changes waited for others on purpose, microseconds", |r| {
+        of_peers(r, |p| one(p.intentional_wait_us))
+    }),
+    counter("orbitkv_index_changes", "Changes taken into the index", |r| {
+        of_peers(r, |p| by("kind", [("applied", p.changes_applied), ("staged", p.changes_staged)]))
+    }),
+    counter("orbitkv_snapshots", "Snapshots of peers", |r| {
+        of_peers(r, |p| by("kind", [("installed", p.snapshots_installed), ("refused", p.snapshots_refused)]))
+    }),
+    counter("orbitkv_resets", "Resets that sources asked for", |r| {
+        of_peers(r, |p| one(p.resets.values().sum()))
+    }),
+    counter("orbitkv_peer_datagrams", "Datagrams", |r| {
+        of_peers(r, |p| by("kind", [("received", p.datagrams_received), ("dropped", p.datagrams_dropped)]))
     }),
     level("orbitkv_connections", "Engine connections", |r| one(r.engine.connections)),
     level("orbitkv_requests_in_flight", "Engine requests taken and not answered", |r| {

@@ -4,6 +4,7 @@
 mod barriers;
 mod cluster;
 pub mod connections;
+pub mod epoch_file;
 pub mod etcd;
 mod figures;
 mod guard;
@@ -11,7 +12,7 @@ pub mod http;
 pub mod membership;
 pub mod metadata;
 mod metrics;
-mod owners;
+pub mod owners;
 pub mod port;
 pub mod report;
 pub mod run;

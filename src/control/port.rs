@@ -19,10 +19,10 @@ use tokio::sync::{Notify, mpsc, watch as latest};
 
 use super::cluster::Cluster;
 use super::etcd::Sight;
+use super::figures::shard_report;
 use super::http::{NodePort, PortError, ShardFence};
 use super::metadata::{NodeIdentity, Phase};
 use super::owners;
-use super::figures::shard_report;
 use super::report::{NamespaceRow, ShardReport};
 use crate::core::mail::{Answer, Incoming, Letter, Mail, NamespacesPage};
 use crate::core::report::CoreReport;
@@ -471,6 +471,7 @@ mod tests {
             placement: String::new(),
             arena_pages: "small".to_owned(),
             shards: 1,
+            scope_digest: None,
             bill: Vec::new(),
         }
     }

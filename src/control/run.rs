@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::connections::BoundedListener;
 use super::cluster::Teller;
+use super::connections::BoundedListener;
 use super::etcd;
 use super::http::{self, HttpSettings};
-use super::membership::Application;
 use super::metadata::NodeIdentity;
 use super::port::CorePort;
 use crate::cli::say;
@@ -32,13 +31,14 @@ pub fn serve(
     machine: &Machine,
     token: Option<Token>,
     listener: Option<TcpListener>,
-    application: Option<&Application>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (seen, membership) = tokio::sync::watch::channel(None);
+    let application = node.application.as_ref();
     let member = application.map(|application| (application.local(), application.scope()));
+    let applicant = application
+        .map(|application| (application.registrar(node.incarnation), application.epoch_file.clone()));
     let port = CorePort::new(node.take_mail(), identity, membership, member);
-    let registrar = application.map(|application| application.registrar(node.incarnation));
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -58,12 +58,13 @@ pub fn serve(
                 Some(tokio::spawn(http::serve(listener, http, port.clone(), stop)))
             }
         };
-        let registered = registrar.map(|registrar| {
+        let registered = applicant.map(|(registrar, epoch_file)| {
             let mut stopped = stopped.clone();
             let stop = async move {
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
-            tokio::spawn(etcd::run(registrar, Teller { port: port.clone() }, seen, stop))
+            let teller = Teller { port: port.clone(), epoch_file };
+            tokio::spawn(etcd::run(registrar, teller, seen, stop))
         });
         say(&format!("engine socket {}", settings.engine_socket.display()));
         say(&format!(

@@ -8,15 +8,16 @@ use orbitkv_shards::shard::command::Attached;
 use orbitkv_shards::shard::{Command, Outcome, Reply, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::answers::{
-    self, AcquireAnswer, AttachAnswer, AttachedRecord, BlockOutcome, BlockRecord, ClearAnswer, Coverage,
-    ListAnswer, OutcomeRecord, Place, PlaceRecord, QueryAnswer, ResidentRecord, SequenceRecord, SlotRecord,
-    SyncAnswer, SyncOutcome,
+    self, AcquireAnswer, AttachAnswer, AttachedRecord, BlockOutcome, BlockRecord, ClearAnswer, ListAnswer,
+    OutcomeRecord, Place, PlaceRecord, QueryAnswer, ResidentRecord, SequenceRecord, SlotRecord, SyncAnswer,
+    SyncOutcome,
 };
 use orbitkv_wire::engine::{Operation, Status};
 use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, ShardIndex};
 
 use super::prefix::Prefix;
 use super::refusal::Refused;
+use super::views::Views;
 
 /// One unanswered request.
 pub struct Job {
@@ -61,6 +62,8 @@ pub enum Collected {
         prefix: Box<Prefix>,
         /// Best place of each block.
         places: Vec<PlaceRecord>,
+        /// What is known of peers.
+        views: Views,
         /// Token of the hold; zero without one.
         lease: LeaseToken,
     },
@@ -107,8 +110,8 @@ pub enum Collected {
     Sequences {
         /// Head of each shard's journal.
         heads: Vec<SequenceRecord>,
-        /// The life they belong to.
-        incarnation: Incarnation,
+        /// The life they belong to, once a shard has answered.
+        incarnation: Option<Incarnation>,
     },
     /// Register: answered by the registry.
     Registering(Box<super::connection::Registered>),
@@ -146,8 +149,14 @@ impl Job {
             self.outstanding -= 1;
         }
         match (&mut self.collected, reply.outcome) {
-            (Collected::Query { prefix, places, .. }, Outcome::Places(found)) => {
-                for (index, place) in found {
+            (Collected::Query { prefix, places, views, .. }, Outcome::Places(answer)) => {
+                if let Some(part) = answer.peers {
+                    views.add(shard, part);
+                }
+                if self.outstanding == 0 {
+                    views.end_batch();
+                }
+                for (index, place) in answer.found {
                     places[index as usize] = PlaceRecord { place: place as u8 };
                     if place != Place::None {
                         prefix.set_present(index);
@@ -199,8 +208,12 @@ impl Job {
                 return self.on_listed(shard, residents, next);
             }
             (Collected::Sequences { heads, incarnation }, Outcome::Synced(head)) => {
-                *incarnation = reply.incarnation;
+                let before = incarnation.replace(reply.incarnation);
                 heads[shard.0 as usize] = SequenceRecord { sequence: head.0 };
+                if before.is_some_and(|before| before != reply.incarnation) {
+                    let text = "the node has begun a new registration life meanwhile: sync again".to_owned();
+                    self.refuse(Refused::new(Status::Busy, 0, text));
+                }
             }
             (_, Outcome::LeaseRefused(error)) => self.refuse(Refused::lease(error)),
             (_, Outcome::Draining) => self.refuse(Refused::draining()),
@@ -267,13 +280,12 @@ impl Job {
             return refused.append_to(out, operation, id);
         }
         match &mut self.collected {
-            Collected::Query { prefix, places, lease } => {
+            Collected::Query { prefix, places, views, lease } => {
                 let body = QueryAnswer {
                     boundary_blocks: prefix.longest(),
                     examined_blocks: prefix.examined(),
-                    // Standalone: no owner stream is expected, so local knowledge is complete.
-                    coverage: Coverage::CompleteAtWatermarks as u8,
-                    view_generation: 0,
+                    coverage: views.coverage() as u8,
+                    view_generation: views.generation(),
                     lease: lease.0.to_le_bytes(),
                 };
                 answers::append_answer(out, operation, id, false, &body, places);
@@ -317,7 +329,8 @@ impl Job {
             }
             Collected::Sequences { heads, incarnation } => {
                 let outcome = SyncOutcome::LocalFlushComplete as u8;
-                let body = SyncAnswer { outcome, incarnation: incarnation.0 };
+                let incarnation = incarnation.expect("a node has shards, and all have answered").0;
+                let body = SyncAnswer { outcome, incarnation };
                 answers::append_answer(out, operation, id, false, &body, heads);
             }
             Collected::Registering(_) => panic!("a registration is answered by the registry"),

@@ -170,8 +170,7 @@ impl EngineHub {
             Request::List(body) => self.list(&body)?,
             Request::Sync => {
                 let heads = vec![answers::SequenceRecord { sequence: 0 }; usize::from(shards)];
-                let incarnation = self.greeting.incarnation;
-                (Collected::Sequences { heads, incarnation }, everywhere(shards, || Command::Sync))
+                (Collected::Sequences { heads, incarnation: None }, everywhere(shards, || Command::Sync))
             }
         };
         let waits = matches!(operation, Operation::Acquire | Operation::Sync);

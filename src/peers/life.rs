@@ -90,7 +90,11 @@ impl Peers {
     pub fn on_life_letter(&mut self, letter: LifeLetter, shard: &mut Shard, now: Moment) {
         match letter {
             LifeLetter::Registered(local) => {
-                assert_eq!(local.incarnation, shard.incarnation(), "a life is registered once shards live it");
+                assert_eq!(
+                    local.incarnation,
+                    shard.incarnation(),
+                    "a life is registered once shards live it"
+                );
                 self.local = local;
                 self.life = Life::Registered;
                 self.publisher.on_registered(local, now);

@@ -216,7 +216,8 @@ impl Peers {
         if !matches!(coverage.standing, Standing::Unavailable(_)) && namespaces.iter().any(out_of_scope) {
             coverage.standing = Standing::Unavailable(Unavailable::OutOfScope);
         }
-        if self.streams_elsewhere && matches!(coverage.standing, Standing::NoneExpected | Standing::Complete) {
+        if self.streams_elsewhere && matches!(coverage.standing, Standing::NoneExpected | Standing::Complete)
+        {
             // Rows of nodes with another number of shards are on another core, which is not asked.
             coverage.standing = Standing::Partial;
         }

@@ -77,8 +77,7 @@ impl PeersSettings {
             ack_bytes: window_bytes / 4,
             ..SubscriberSettings::default()
         };
-        let payload_window =
-            PAYLOAD_WINDOW_BYTES_MAX.min(pool_bytes / PAYLOAD_CONNECTIONS_PLANNED) as u32;
+        let payload_window = PAYLOAD_WINDOW_BYTES_MAX.min(pool_bytes / PAYLOAD_CONNECTIONS_PLANNED) as u32;
         let defaults = EndpointSettings::default();
         let endpoint = EndpointSettings {
             inventory: PurposeSettings {

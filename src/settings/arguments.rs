@@ -84,7 +84,8 @@ pub struct NodeArgs {
     #[arg(long, value_name = "NAME", env = "ORBITKV_NODE_ID")]
     pub node_id: Option<String>,
 
-    /// Directory for the SSD file and the lock; needed with --ssd. One daemon a directory
+    /// Directory for the SSD file, the lock and the node's key; needed with --ssd and with --etcd.
+    /// One daemon a directory
     /// [default: none]
     #[arg(long, value_name = "DIR", env = "ORBITKV_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
@@ -196,7 +197,13 @@ pub struct NodeArgs {
     pub zone: Option<String>,
 
     /// Namespace whose inventory is wanted of peers, as `orbitkv namespaces` prints it; repeatable  [default: all]
-    #[arg(long, value_name = "NS", env = "ORBITKV_METADATA_NAMESPACE", value_delimiter = ',', help_heading = "Peers")]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "ORBITKV_METADATA_NAMESPACE",
+        value_delimiter = ',',
+        help_heading = "Peers"
+    )]
     #[serde(deserialize_with = "one_or_many")]
     pub metadata_namespace: Vec<String>,
 

@@ -75,6 +75,10 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
     let peer = args.peer_addr.as_ref().ok_or_else(|| {
         missing("peers must be able to reach the node", "add --peer-addr IP:BASEPORT of this host")
     })?;
+    if args.data_dir.is_none() {
+        let bound = "a member keeps its key and its last epoch in a directory of its own";
+        return Err(missing(bound, "add --data-dir DIR"));
+    }
     let word = |setting: &'static str, text: &str| {
         let bound = "must be 1 to 64 bytes of a-z, 0-9 and -";
         NodeId::new(text).map(|_| ()).map_err(|_| refused(setting, format!("{text:?}"), bound, "rename it"))
@@ -126,7 +130,13 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         peer_address: peer_address(peer, shards)?,
         zone,
         scope: scope(args)?,
-        index_slice_bytes: share("--index-budget", args.index_budget, INDEX_DEFAULT, INDEX_SLICE_BYTES_MIN, shards)?,
+        index_slice_bytes: share(
+            "--index-budget",
+            args.index_budget,
+            INDEX_DEFAULT,
+            INDEX_SLICE_BYTES_MIN,
+            shards,
+        )?,
         receive_slice_bytes: share(
             "--receive-budget",
             args.receive_budget,

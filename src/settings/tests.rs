@@ -1,8 +1,10 @@
 //! Every refusal by name, the precedence of the sources, and the completeness of the flag list.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser};
+use orbitkv_wire::scope::Scope;
 
 use super::*;
 
@@ -190,11 +192,8 @@ fn refusals_name_setting_value_bound_and_remedy() {
 
 #[test]
 fn what_this_version_has_not_is_refused_not_ignored() {
-    let table: [&[&str]; 3] = [
-        &["--transports", "quic"],
-        &["--route-policy", "fixed"],
-        &["--ssd-backend", "glommio"],
-    ];
+    let table: [&[&str]; 3] =
+        [&["--transports", "quic"], &["--route-policy", "fixed"], &["--ssd-backend", "glommio"]];
     for flags in table {
         let name = flags[0].split('=').next().expect("a flag");
         let text = refusal(flags, 2);
@@ -300,13 +299,15 @@ fn variables_lie_between_flags_and_file() {
     assert_eq!((args.journal, args.engine_uid), (Some(ByteSize(7 * MIB)), vec![1, 2]));
 }
 
-const CLUSTER: [&str; 6] = [
+const CLUSTER: [&str; 8] = [
     "--etcd",
     "http://10.0.0.1:2379,http://10.0.0.2:2379/",
     "--cluster",
     "prod",
     "--peer-addr",
     "10.0.0.7:7100",
+    "--data-dir",
+    "d",
 ];
 
 #[test]
@@ -329,6 +330,7 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
         (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
         (&["--etcd", "http://a:1", "--cluster", "c"], &["--etcd", "add --peer-addr"]),
+        (&CLUSTER[..6], &["--etcd", "its key and its last epoch", "add --data-dir DIR"]),
     ] {
         let text = refusal(flags, 2);
         parts.iter().for_each(|part| assert!(text.contains(part), "no {part} in {text}"));

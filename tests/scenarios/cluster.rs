@@ -1,5 +1,6 @@
 //! Whole nodes in a cluster: real etcd on loopback, and nodes that register in it.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use orbitkv::control::metadata::MetadataPage;
@@ -13,8 +14,15 @@ fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
     let arguments =
         ["--cluster", "test", "--zone", "here", "--peer-addr", &format!("127.0.0.1:{port}"), "--etcd"];
     let order =
-        arguments.iter().fold(NodeOrder::default().named(name), |order, argument| order.argument(argument));
+        arguments.iter().fold(NodeOrder::default().named(name).in_data_directory(), |order, argument| {
+            order.argument(argument)
+        });
     order.argument(etcd.urls().join(","))
+}
+
+/// The lines of the member record of node `a`.
+fn record(etcd: &Etcd) -> String {
+    etcd.value("/orbitkv/v2/test/members/a")
 }
 
 fn names(page: &MetadataPage) -> Vec<&str> {
@@ -120,4 +128,34 @@ fn without_etcd_a_node_serves_and_joins_when_it_comes() {
     etcd.launch(0);
     etcd.wait_ready();
     assert_eq!(knows(&node, &["a"]).epoch, Some(1));
+}
+
+#[test]
+fn a_node_keeps_its_key_and_its_epoch() {
+    let etcd = Etcd::start();
+    let mut node = order("a", free_port(), &etcd).start();
+    knows(&node, &["a"]);
+    let key = |record: &str| record.lines().find(|line| line.starts_with("key ")).map(str::to_owned);
+    let published = key(&record(&etcd)).expect("a fingerprint");
+    assert!(!published.contains(&"0".repeat(32)), "{published}");
+    let epoch = node.data_dir().join("epoch");
+    assert_eq!(fs::read_to_string(&epoch).expect("kept"), "1\n");
+    assert!(node.terminate().success());
+    // As if etcd were restored from a copy that knows nothing of 41.
+    fs::write(&epoch, "41\n").expect("room");
+    node.restart();
+    assert_eq!(knows(&node, &["a"]).epoch, Some(42));
+    assert_eq!(key(&record(&etcd)), Some(published));
+    assert_eq!(fs::read_to_string(&epoch).expect("kept"), "42\n");
+    assert!(node.terminate().success());
+    fs::write(&epoch, "many\n").expect("room");
+    let again = || order("a", free_port(), &etcd).try_start_beside(&node).err().expect("refused");
+    let ended = again();
+    assert_eq!(ended.status.code(), Some(3), "{ended:#?}");
+    assert!(ended.stderr.contains("does not hold this node's last epoch"), "{ended:#?}");
+    fs::remove_file(&epoch).expect("there");
+    fs::write(node.data_dir().join("node.key"), b"no key").expect("room");
+    let ended = again();
+    assert_eq!(ended.status.code(), Some(3), "{ended:#?}");
+    assert!(ended.stderr.contains("is no node key"), "{ended:#?}");
 }

@@ -82,6 +82,32 @@ pub const WINDOW_FRAMES_MIN: usize = 2;
 /// Bytes a receiver collects before it has a whole frame.
 pub const INVENTORY_RECEIVE_BYTES_MAX: usize = 1024 * 1024;
 
+/// Residences that one Authorize names: as many as a batch of a Query works (chapter 3.2).
+pub const GRANT_KEYS_MAX: usize = 128;
+
+/// Longest time in milliseconds that a source keeps what it granted without proof that it must (chapter 3.2).
+pub const GRANT_MS_MAX: u32 = 10_000;
+
+/// Pins one requester has at a node (chapter 3.2), split over its shards.
+pub const REQUESTER_PINS_MAX: u64 = 1_024;
+
+/// Bytes that those pins hold (chapter 3.2), split over the shards.
+pub const REQUESTER_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Operations of one origin that may come out of order: an older one is refused as repeated. As many as one
+/// requester can have pins for.
+pub const OPERATION_WINDOW: u64 = 1_024;
+
+/// Origins of operations one requester has: its cores, each of which draws one.
+pub const OPERATION_ORIGINS_MAX: usize = 256;
+
+/// Header of a payload frame, beside every bound of a body.
+pub const PAYLOAD_HEADER_BYTES: usize = 41;
+
+/// Largest payload frame, header included: an Authorize of [`GRANT_KEYS_MAX`] residences in as many
+/// namespaces.
+pub const PAYLOAD_FRAME_BYTES_MAX: usize = 12 * 1024;
+
 /// Largest body of a snapshot page: its digest is computed in one turn (chapter 2.10).
 pub const PAGE_BYTES_MAX: usize = 64 * 1024;
 
@@ -97,4 +123,6 @@ const _: () = assert!(QUERY_HASHES_MAX.is_multiple_of(QUERY_BATCH_KEYS));
 const _: () = assert!(REQUESTS_IN_FLIGHT_MAX >= 64, "chapter 1.3 promises at least 64");
 const _: () = assert!(INVENTORY_FRAME_BYTES_MAX <= INVENTORY_RECEIVE_BYTES_MAX);
 const _: () = assert!(PAGE_BYTES_MAX <= INVENTORY_BODY_BYTES_MAX);
+const _: () = assert!(GRANT_KEYS_MAX == QUERY_BATCH_KEYS);
+const _: () = assert!(REQUESTER_PINS_MAX >= GRANT_KEYS_MAX as u64, "one whole batch can be granted");
 const _: () = assert!(EXTENT_ALIGN_BYTES.is_power_of_two());

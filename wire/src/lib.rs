@@ -12,6 +12,7 @@ pub mod layout;
 pub mod membership;
 pub mod namespace;
 mod numbered;
+pub mod payload;
 pub mod scope;
 pub mod text;
 

@@ -64,8 +64,6 @@ pub(super) struct Record {
     pub first_page: u32,
     pub pages: u32,
     pub state: BlockState,
-    /// Of the residence in the life of the segment; 0 if it was none there.
-    pub sequence: Sequence,
 }
 
 /// What is kept of a block besides until its segment's table is made.
@@ -74,6 +72,8 @@ pub(super) struct Detail {
     group: GroupId,
     block: BlockHash,
     payload_bytes: u32,
+    /// Of the residence in the life of the segment; 0 if it was none there.
+    sequence: Sequence,
     checksum: u64,
 }
 
@@ -231,8 +231,7 @@ impl Segment {
         assert_eq!(self.phase, Phase::Open, "blocks go to the open segment");
         let block_pages = pages(u64::from(payload_bytes));
         let (ordinal, first_page) = (self.records.len() as u32, self.filled_pages);
-        let (pages, state) = (block_pages, BlockState::InFlight);
-        self.records.push(Record { owner, first_page, pages, state, sequence: Sequence(0) });
+        self.records.push(Record { owner, first_page, pages: block_pages, state: BlockState::InFlight });
         self.filled_pages += block_pages;
         self.in_flight_pages += block_pages;
         self.in_flight_writes += 1;
@@ -254,10 +253,9 @@ impl Segment {
         if state == BlockState::Live {
             self.live_pages += record.pages;
             self.live_blocks += 1;
-            let (sequence, checksum) = readable.expect("only what was written is live");
-            record.sequence = sequence;
-            if let Some(details) = &mut self.details {
-                details.blocks[ordinal as usize].checksum = checksum;
+            if let (Some(details), Some((sequence, checksum))) = (&mut self.details, readable) {
+                let detail = &mut details.blocks[ordinal as usize];
+                (detail.sequence, detail.checksum) = (sequence, checksum);
             }
         }
         state
@@ -382,6 +380,7 @@ impl Details {
             group: name.group,
             block: name.block,
             payload_bytes,
+            sequence: Sequence(0),
             checksum: 0,
         });
     }
@@ -389,13 +388,13 @@ impl Details {
     /// The readable blocks, in their order on the device; but not those that were no residence in the life
     /// that the table speaks of.
     pub(super) fn entries(&self, records: &[Record]) -> impl Iterator<Item = super::table::TableEntry> {
-        let is_listed = |record: &Record| record.state == BlockState::Live && record.sequence > Sequence(0);
-        let live = records.iter().zip(&self.blocks).filter(move |(record, _)| is_listed(record));
+        let live = records.iter().zip(&self.blocks).filter(|(record, _)| record.state == BlockState::Live);
+        let live = live.filter(|(_, detail)| detail.sequence > Sequence(0));
         live.map(|(record, detail)| super::table::TableEntry {
             namespace: detail.namespace,
             group: detail.group,
             block: detail.block,
-            sequence: record.sequence,
+            sequence: detail.sequence,
             first_page: record.first_page,
             payload_bytes: detail.payload_bytes,
             checksum: detail.checksum,

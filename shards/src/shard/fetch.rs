@@ -145,6 +145,7 @@ impl Shard {
             stage: FillStage::Reading,
             purpose: FillPurpose::Recover,
             waiters: Vec::new(),
+            pins: Vec::new(),
             place: Place::PeerDram,
         };
         self.fills.insert(copy, fill);
@@ -189,7 +190,7 @@ impl Shard {
     /// Whether anybody waits for a fetch: one that was given up may be wanted again.
     #[must_use]
     pub fn is_wanted(&self, copy: CopyId) -> bool {
-        self.fills.get(&copy).is_some_and(|fill| !fill.waiters.is_empty())
+        self.fills.get(&copy).is_some_and(|fill| !fill.waiters.is_empty() || !fill.pins.is_empty())
     }
 
     /// A fetch has lost its last waiter.

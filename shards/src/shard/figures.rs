@@ -94,6 +94,8 @@ pub struct Figures {
     pub leased_blocks: u64,
     /// Slot bytes of copies that anything uses.
     pub pinned_bytes: u64,
+    /// Pins of blocks that other nodes read.
+    pub grant_pins: u64,
     /// Acquires, Syncs and Clears that wait: now, most ever, refused.
     pub waiting: [u64; 3],
     /// Write-backs that wait.
@@ -135,6 +137,7 @@ impl Shard {
             leased_bytes: self.leases.bytes(),
             leased_blocks: self.leases.blocks(),
             pinned_bytes: self.residents.pinned_bytes(),
+            grant_pins: self.pins() as u64,
             waiting: [self.waiting.in_use(), self.waiting.peak(), self.waiting.refused()],
             write_backs_queued: self.write_queue.len() as u64,
             write_backs_in_flight: self.writes_in_flight as u64,

@@ -8,6 +8,7 @@
 pub mod command;
 pub mod fetch;
 mod figures;
+pub mod grant;
 mod life;
 mod recover;
 mod save;
@@ -37,6 +38,7 @@ use crate::time::Moment;
 pub use command::{Command, Key, Outcome, PeersPart, Places, Reply, Tag};
 pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
+pub use grant::{ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
 pub use tiers::{Order, OrderKind, TransferId};
 
@@ -105,7 +107,8 @@ pub struct Shard {
     waiting: Pool,
     acquires: BTreeMap<Tag, recover::AcquireJob>,
     fills: BTreeMap<CopyId, recover::Fill>,
-    /// Fills that the device has not been given, by turn.
+    pins: grant::Pins,
+    /// Fills and stages that the device has not been given, by turn.
     fill_queue: BTreeMap<u64, CopyId>,
     next_fill: u64,
     fetches: fetch::Fetches,
@@ -161,6 +164,7 @@ impl Shard {
             waiting: Pool::new("waiting commands", settings.waiting_max),
             acquires: BTreeMap::new(),
             fills: BTreeMap::new(),
+            pins: grant::Pins::default(),
             fill_queue: BTreeMap::new(),
             next_fill: 0,
             fetches: fetch::Fetches::default(),
@@ -201,12 +205,6 @@ impl Shard {
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.settings.incarnation
-    }
-
-    /// Sequence of the newest record of its journal.
-    #[must_use]
-    pub fn head(&self) -> Sequence {
-        self.journal.head()
     }
 
     /// Carries a command out, as far as it goes now. Every command is answered through
@@ -422,6 +420,10 @@ impl Shard {
         let blocks = (self.residents.len() + self.reservations.len()) as u64;
         assert!(blocks <= self.settings.blocks_max, "no more entries than the tables are made for");
         assert!(self.slab.accounting().slots <= self.settings.blocks_max, "nor more slots");
+        let leased = self.leases.blocks() + self.ended.len() as u64;
+        let moved = (self.fills.len() + self.writes_in_flight + self.pins.uses()) as u64;
+        assert_eq!(self.residents.pins(), leased + moved, "every pin has its user");
+        self.pins.assert_invariants();
         let waits = !self.acquires.is_empty();
         assert!(waits || self.leases.reserved_bytes() == 0, "lease shares are reserved by waiting Acquires");
         #[cfg(test)]
@@ -432,4 +434,4 @@ impl Shard {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,8 +5,10 @@
 
 use orbitkv_wire::engine::answers::{BlockOutcome, BlockRecord, Place};
 use orbitkv_wire::identity::NamespaceDigest;
+use orbitkv_wire::payload::FailureCause;
 
 use super::command::{Attached, Holder};
+use super::grant::PinId;
 use super::save::{Eviction, NoSlot, slot_bytes};
 use super::{Key, Outcome, Places, Reply, Shard, Tag};
 use crate::admission::Permit;
@@ -77,6 +79,8 @@ pub(super) struct Fill {
     pub purpose: FillPurpose,
     /// Acquires that wait.
     pub waiters: Vec<Waiter>,
+    /// Grants that wait.
+    pub pins: Vec<PinId>,
 }
 
 impl Shard {
@@ -163,8 +167,7 @@ impl Shard {
         }
         let mut blocks = Vec::with_capacity(keys.len());
         let mut remaining = 0;
-        let mut means =
-            Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: false };
+        let mut means = Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: false };
         // The head first: where the lease bound or the arena ends, it is the tail that is refused.
         for key in keys {
             let state_key = self.state_key(&ids, key);
@@ -287,17 +290,26 @@ impl Shard {
         self.residents.entry_mut(id).dram = Dram::Filling(copy);
         let log = self.log.as_mut().expect("an SSD residence lies in a log");
         let origin = self.residents.entry(id).origin;
-        assert_eq!(log.origin(&placement), origin, "what is read is what was written for this block");
+        assert_eq!(
+            log.life_of(&placement),
+            origin.incarnation,
+            "what is read is what was written for this block"
+        );
         log.begin_read(&placement);
         let entry = self.residents.reference(id);
-        let waiters = Vec::new();
+        let (waiters, pins) = (Vec::new(), Vec::new());
+        let stage = FillStage::Queued(self.queue_read(copy));
+        let (placement, place) = (Some(placement), Place::Ssd);
+        self.fills.insert(copy, Fill { entry, placement, place, stage, purpose, waiters, pins });
+        Ok(copy)
+    }
+
+    /// Makes a copy wait for the device; returns its turn.
+    pub(super) fn queue_read(&mut self, copy: CopyId) -> u64 {
         let turn = self.next_fill;
         self.next_fill += 1;
-        let stage = FillStage::Queued(turn);
-        let (placement, place) = (Some(placement), Place::Ssd);
-        self.fills.insert(copy, Fill { entry, placement, place, stage, purpose, waiters });
         self.fill_queue.insert(turn, copy);
-        Ok(copy)
+        turn
     }
 
     /// Ends a fill whose bytes never arrived or must not be shown. Its waiters get `outcome`.
@@ -310,6 +322,12 @@ impl Shard {
             assert!(freed.is_none(), "the fill still pins its copy");
             self.end_if_bare(id);
         }
+        let cause = match outcome {
+            BlockOutcome::DeviceError => FailureCause::DeviceError,
+            BlockOutcome::Corrupt => FailureCause::Corrupt,
+            _ => FailureCause::Ended,
+        };
+        self.decide_filled(copy, fill.pins, Err(cause));
         self.unpin(copy);
         for Waiter { tag, index, share } in fill.waiters {
             self.leases.unreserve(share);
@@ -359,6 +377,7 @@ impl Shard {
             };
             self.decide(tag, record);
         }
+        self.decide_filled(copy, fill.pins, Ok(()));
         self.unpin(copy);
         if fill.purpose == FillPurpose::Reinsert {
             self.move_or_drop(id);
@@ -416,17 +435,26 @@ impl Shard {
                 self.leases.unreserve(waiter.share);
                 forgotten(waiter.index);
             }
-            let lost_all = fill.waiters.is_empty() && fill.waiters.len() < before;
-            if lost_all && fill.placement.is_none() {
-                self.cancel_fetch(copy);
-                continue;
+            if fill.waiters.len() < before && fill.purpose == FillPurpose::Recover {
+                self.drop_unwanted_fill(copy);
             }
-            if let (FillStage::Queued(turn), FillPurpose::Recover, true) =
-                (fill.stage, fill.purpose, lost_all)
-            {
+        }
+    }
+
+    /// A fill for readers that has not begun and has lost the last of them is not read.
+    pub(super) fn drop_unwanted_fill(&mut self, copy: CopyId) {
+        let fill = &self.fills[&copy];
+        if !fill.waiters.is_empty() || !fill.pins.is_empty() {
+            return;
+        }
+        match fill.stage {
+            FillStage::Queued(turn) => {
                 self.fill_queue.remove(&turn);
                 self.abandon_fill(copy, BlockOutcome::Cancelled);
             }
+            // A peer stops when it is told; the device ends when it says so.
+            FillStage::Reading if fill.placement.is_none() => self.cancel_fetch(copy),
+            FillStage::Reading => {}
         }
     }
 

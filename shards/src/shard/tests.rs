@@ -4,8 +4,9 @@
 mod device_tests;
 mod engine_steps;
 mod lease_tests;
+mod life_tests;
 mod model;
 mod node_steps;
 mod random_tests;
-mod rig;
+pub mod rig;
 mod save_tests;

@@ -61,6 +61,7 @@ pub struct Order {
 /// Why a device operation is under way.
 pub(super) enum Purpose {
     Fill(CopyId),
+    Stage(CopyId),
     WriteBack { entry: EntryRef, copy: CopyId, placement: Placement, ticket: u64 },
     Move { entry: EntryRef, copy: CopyId, target: Placement },
 }
@@ -109,6 +110,9 @@ impl Shard {
         self.reclaimed = false;
         self.reclaim();
         while let Some((_, copy)) = self.fill_queue.pop_first() {
+            if let Some(order) = self.order_stage(copy) {
+                return Some(order);
+            }
             let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
                 // Withdrawn before it was read: nothing to show, so nothing to read.
                 self.abandon_fill(copy, BlockOutcome::Missing);
@@ -146,10 +150,10 @@ impl Shard {
         None
     }
 
-    fn begin_transfer(&mut self, purpose: Purpose) -> TransferId {
+    pub(super) fn begin_transfer(&mut self, purpose: Purpose) -> TransferId {
         let id = TransferId(self.next_transfer);
         self.next_transfer += 1;
-        if !matches!(purpose, Purpose::Fill(_)) {
+        if !matches!(purpose, Purpose::Fill(_) | Purpose::Stage(_)) {
             self.writes_in_flight += 1;
         }
         self.transfers.insert(id, purpose);
@@ -203,6 +207,7 @@ impl Shard {
         let purpose = self.transfers.remove(&id).expect("the device reports what it was given, once");
         match purpose {
             Purpose::Fill(copy) => self.on_read(copy, outcome),
+            Purpose::Stage(copy) => self.on_staged(copy, outcome),
             Purpose::WriteBack { entry, copy, placement, ticket } => {
                 self.writes_in_flight -= 1;
                 let written = self.on_written(entry, placement, outcome);
@@ -248,8 +253,8 @@ impl Shard {
     }
 
     /// Ends an SSD residence that could not be read, or whose bytes proved wrong. The entry itself
-    /// still has its filling copy, which the caller abandons next.
-    fn lose_ssd(&mut self, shown: Option<EntryId>, placement: Placement, wrong_bytes: bool) {
+    /// is left to the caller, who abandons its filling copy next or ends it if it is bare.
+    pub(super) fn lose_ssd(&mut self, shown: Option<EntryId>, placement: Placement, wrong_bytes: bool) {
         let lost = shown
             .filter(|&id| self.residents.entry(id).ssd.residence().is_some_and(|(at, _)| at == placement));
         if let Some(id) = lost {
@@ -286,7 +291,7 @@ impl Shard {
                 let sequence = self.put(id, Medium::Ssd);
                 let log = self.log.as_mut().expect("write-backs go to a log");
                 log.on_written(&placement, sequence, checksum);
-                let origin = log.origin(&placement);
+                let origin = log.origin(&placement, sequence);
                 let entry = self.residents.entry_mut(id);
                 let bytes = entry.bytes;
                 entry.origin = origin;
@@ -335,7 +340,7 @@ impl Shard {
         }
     }
 
-    fn on_read_error(&mut self, errno: i32) {
+    pub(super) fn on_read_error(&mut self, errno: i32) {
         self.counters.ssd_read_errors += 1;
         self.read_failures_in_a_row += 1;
         let in_a_row = self.read_failures_in_a_row;
@@ -468,7 +473,7 @@ impl Shard {
                 self.write_failures_in_a_row = 0;
                 log.on_written(&target, sequence, checksum);
                 log.remove(&placement);
-                let origin = log.origin(&target);
+                let origin = log.origin(&target, sequence);
                 let entry = self.residents.entry_mut(id);
                 entry.origin = origin;
                 entry.ssd = Ssd::Resident { placement: target, sequence };

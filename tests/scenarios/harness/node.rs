@@ -25,6 +25,7 @@ pub struct NodeOrder {
     name: String,
     dram: String,
     ssd: Option<String>,
+    keeps_data: bool,
     shards: u16,
     cores: Option<String>,
     arguments: Vec<OsString>,
@@ -38,6 +39,7 @@ impl Default for NodeOrder {
             name: "scenario".to_owned(),
             dram: "64mib".to_owned(),
             ssd: None,
+            keeps_data: false,
             shards: 1,
             cores: None,
             arguments: Vec::new(),
@@ -62,6 +64,12 @@ impl NodeOrder {
     /// An SSD tier of this size, in a data directory of its own.
     pub fn ssd(mut self, size: &str) -> Self {
         self.ssd = Some(size.to_owned());
+        self
+    }
+
+    /// A data directory, although there may be nothing on SSD.
+    pub fn in_data_directory(mut self) -> Self {
+        self.keeps_data = true;
         self
     }
 
@@ -161,7 +169,10 @@ impl Node {
             command.args(["--cores", cores]);
         }
         if let Some(ssd) = &self.order.ssd {
-            command.args(["--ssd", ssd]).arg("--data-dir").arg(self.data_dir());
+            command.args(["--ssd", ssd]);
+        }
+        if self.order.ssd.is_some() || self.order.keeps_data {
+            command.arg("--data-dir").arg(self.data_dir());
         }
         command.args(&self.order.arguments);
         for name in ["ORBITKV_CONFIG", "ORBITKV_ETCD", "ORBITKV_HTTP_TOKEN_FILE"] {

@@ -153,7 +153,9 @@ impl Case {
     }
 
     pub(super) fn place(&mut self, name: Name) -> Place {
-        let Outcome::Places(Places { found: places, .. }) = self.ask(&[name], None) else { panic!("not places") };
+        let Outcome::Places(Places { found: places, .. }) = self.ask(&[name], None) else {
+            panic!("not places")
+        };
         self.model.check_place(name, places[0].1);
         places[0].1
     }
@@ -293,7 +295,9 @@ impl Case {
     }
 
     pub(super) fn cancel(&mut self) {
-        let waiting: Vec<Tag> = self.model.pending.keys().copied().collect();
+        // A life is not cancelled; another one takes its place.
+        let waiting = self.model.pending.iter().filter(|(_, pending)| !matches!(pending, Pending::Life));
+        let waiting: Vec<Tag> = waiting.map(|(tag, _)| *tag).collect();
         let Some(target) = self.random.pick(waiting.into_iter()) else { return };
         let deadline = self.random.one_in(2);
         let outcome = if deadline { BlockOutcome::DeadlineExceeded } else { BlockOutcome::Cancelled };

@@ -10,9 +10,9 @@ use std::ops::Range;
 use orbitkv_wire::engine::answers::{BlockOutcome, BlockRecord, Place};
 use orbitkv_wire::identity::{BlockHash, GroupId, Medium, Sequence};
 
-use super::super::{Outcome, Tag};
+use super::super::{Counters, Outcome, Tag};
 use super::rig::{BOTH, Rig, overlap, padded};
-use crate::journal::{Change, Interval};
+use crate::journal::Change;
 use crate::key::StateKey;
 use crate::leases::{ConnectionId, InstanceId, LeaseError, LeaseToken};
 use crate::reservations::ReservationId;
@@ -88,6 +88,7 @@ pub enum Pending {
         unsettled: Vec<EntryRef>,
         since: Sequence,
     },
+    Life,
 }
 
 #[derive(Default)]
@@ -100,12 +101,31 @@ pub struct Model {
     pub cancelling: Option<BlockOutcome>,
     pub values: u64,
     pub removed: [u64; 2],
+    /// Residences that may have ended when the present life began, by medium; none before the second life.
+    pub ended_before: Option<[u64; 2]>,
     pub answered: BTreeMap<&'static str, u64>,
 }
 
 impl Model {
     pub fn count(&mut self, what: &'static str) {
         *self.answered.entry(what).or_default() += 1;
+    }
+
+    /// Whether the shard has begun another life under a tag: nothing of the journal before it counts.
+    pub fn begin_life(&mut self, tag: Tag, counters: Counters) {
+        for pending in self.pending.values_mut() {
+            if let Pending::Sync { since, .. } = pending {
+                *since = Sequence(0);
+            }
+        }
+        self.ended_before = Some(self.may_have_ended(counters));
+        self.pending.insert(tag, Pending::Life);
+    }
+
+    /// Residences that ended, or may have, by medium.
+    fn may_have_ended(&self, counters: Counters) -> [u64; 2] {
+        let faults = counters.checksum_failures + counters.ssd_read_errors;
+        [counters.dram_evictions + self.removed[0], counters.ssd_evictions + self.removed[1] + faults]
     }
 
     pub fn charged(&self, connection: ConnectionId) -> (usize, u64) {
@@ -117,7 +137,7 @@ impl Model {
     pub fn reserved(&self, connection: ConnectionId) -> u64 {
         let acquires = self.pending.values().filter_map(|pending| match pending {
             Pending::Acquire { token, undecided, .. } => Some((token, undecided)),
-            Pending::Sync { .. } => None,
+            Pending::Sync { .. } | Pending::Life => None,
         });
         let ours = acquires
             .filter(|(token, _)| self.leases.get(token).is_some_and(|lease| lease.charged == connection));
@@ -222,6 +242,7 @@ impl Model {
 
     /// Takes every answer that has come for a waiting command.
     pub fn take_answers(&mut self, rig: &mut Rig) {
+        let (mut begun, mut replaced) = (None, None);
         for (tag, outcomes) in std::mem::take(&mut rig.answers) {
             for outcome in outcomes {
                 let pending = self.pending.get_mut(&tag).expect("only what waits is answered later");
@@ -235,6 +256,7 @@ impl Model {
                         done
                     }
                     (Pending::Sync { unsettled, since }, Outcome::Synced(head)) => {
+                        assert!(rig.shard.is_settled(), "a fence covers every resident");
                         assert!(*since <= head && head <= rig.shard.journal.head());
                         for &reference in &*unsettled {
                             let settled = rig.shard.residents.resolve(reference).is_none_or(|id| {
@@ -249,6 +271,14 @@ impl Model {
                         self.count("sync cancelled");
                         true
                     }
+                    (Pending::Life, Outcome::LifeBegun) => {
+                        assert!(rig.shard.is_settled() && begun.replace(tag).is_none());
+                        true
+                    }
+                    (Pending::Life, Outcome::Cancelled) => {
+                        replaced = replaced.max(Some(tag));
+                        true
+                    }
                     (_, other) => panic!("not an answer to what was asked: {other:?}"),
                 };
                 if finished {
@@ -256,6 +286,22 @@ impl Model {
                 }
             }
         }
+        let awaited = self.lives_awaited();
+        assert!(awaited.len() <= 1, "one life begins at a time");
+        assert_eq!(awaited.is_empty(), rig.shard.is_settled());
+        if begun.is_some() {
+            self.count("life begun");
+            self.assert_journal(rig);
+        }
+        if let Some(replaced) = replaced {
+            assert!(awaited.iter().all(|later| *later > replaced), "only a later life replaces one");
+            self.count("life replaced");
+        }
+    }
+
+    fn lives_awaited(&self) -> Vec<Tag> {
+        let awaited = self.pending.iter().filter(|(_, pending)| matches!(pending, Pending::Life));
+        awaited.map(|(tag, _)| *tag).collect()
     }
 
     fn take_blocks(&mut self, rig: &Rig, tag: Tag, blocks: &[BlockRecord]) {
@@ -302,15 +348,21 @@ impl Model {
     /// What the shard says about itself is what can be counted from outside.
     pub fn assert_figures(&mut self, rig: &mut Rig, bytes_per_connection_max: u64) {
         let mut counted = [[0u64; 2]; 2];
-        for namespace in 0..2 {
-            for resident in rig.list(namespace, BOTH, 3) {
-                let place = if resident.medium == Medium::Dram { Place::Dram } else { Place::Ssd };
-                let name = (namespace, resident.block.0[0]);
-                self.check_place(name, place);
-                assert_eq!(resident.bytes, self.lives[&name].bytes);
-                counted[resident.medium as usize][0] += 1;
-                counted[resident.medium as usize][1] += resident.bytes;
-            }
+        let residents = if rig.shard.is_settled() {
+            let pages = (0..2).map(|namespace| (namespace, rig.list(namespace, BOTH, 3)));
+            let listed = pages.flat_map(|(of, page)| page.into_iter().map(move |resident| (of, resident)));
+            listed.collect()
+        } else {
+            // To list is to put again, and each is to have its turn.
+            rig.residents()
+        };
+        for (namespace, resident) in residents {
+            let place = if resident.medium == Medium::Dram { Place::Dram } else { Place::Ssd };
+            let name = (namespace, resident.block.0[0]);
+            self.check_place(name, place);
+            assert_eq!(resident.bytes, self.lives[&name].bytes);
+            counted[resident.medium as usize][0] += 1;
+            counted[resident.medium as usize][1] += resident.bytes;
         }
         let figures = rig.shard.figures();
         let counters = figures.counters;
@@ -321,7 +373,7 @@ impl Model {
         assert_eq!(figures.leased_bytes, self.leases.values().map(Lease::bytes).sum::<u64>());
         let holds = self.leases.values().filter(|lease| lease.expires.is_some()).count();
         assert_eq!(figures.holds, holds as u64);
-        assert_eq!(figures.waiting[0], self.pending.len() as u64);
+        assert_eq!(figures.waiting[0] as usize, self.pending.len() - self.lives_awaited().len());
         let reserved: u64 = self.held.values().map(|held| padded(held.bytes)).sum();
         assert_eq!(figures.reserved_bytes[0], reserved);
         let charged: BTreeSet<ConnectionId> = self.leases.values().map(|lease| lease.charged).collect();
@@ -348,15 +400,10 @@ impl Model {
 
     /// The journal from its first record on says what List says, and every residence that ended did
     /// so by what the counters admit to.
-    pub fn assert_journal(&self, rig: &mut Rig) {
+    pub fn assert_journal(&mut self, rig: &mut Rig) {
         let mut residences: BTreeMap<(StateKey, Medium), (Sequence, u64)> = BTreeMap::new();
         let mut deletes = [0u64; 2];
-        let journal = &rig.shard.journal;
-        assert_eq!(journal.oldest(), Sequence(1), "the ring of tests is large enough");
-        let mut interval = Interval::new(journal.settings());
-        while interval.through() < journal.head() {
-            journal.read(interval.through(), &mut interval).expect("nothing was dropped");
-            let [record] = interval.records() else { panic!("tests read one record at a time") };
+        for record in rig.history() {
             let residence = (record.key, record.medium);
             match record.change {
                 Change::Put { bytes } => {
@@ -386,9 +433,16 @@ impl Model {
         listed.sort_unstable();
         assert!(replayed == listed, "journal and List agree");
         let counters = rig.counters();
-        assert_eq!(deletes[0], counters.dram_evictions + self.removed[0], "DRAM residences lost");
-        let lost = deletes[1] - counters.ssd_evictions - self.removed[1];
-        assert!(lost <= counters.checksum_failures + counters.ssd_read_errors, "SSD residences lost");
+        let ended = self.may_have_ended(counters);
+        let before = self.ended_before.unwrap_or_default();
+        assert!(deletes[0] <= ended[0] - before[0], "DRAM residences lost");
+        assert!(deletes[1] <= ended[1] - before[1], "SSD residences lost");
+        if self.ended_before.is_none() {
+            assert_eq!(deletes[0], ended[0], "every DRAM residence that ended is told");
+            assert!(deletes[1] >= counters.ssd_evictions + self.removed[1], "and every one on SSD");
+        } else if deletes[0] < ended[0] - before[0] {
+            self.count("ended before its turn");
+        }
     }
 }
 

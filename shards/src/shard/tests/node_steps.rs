@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use orbitkv_wire::engine::answers::EvictOutcome;
-use orbitkv_wire::identity::{BlockHash, GroupId, Medium};
+use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, Medium, Sequence};
 
 use super::super::command::Media;
 use super::super::{Command, OrderKind, Outcome};
 use super::model::{Name, Pending};
 use super::random_tests::Case;
-use super::rig::{BOTH, Fault, digest, key};
+use super::rig::{Fault, digest, key};
 use crate::key::{NamespaceId, StateKey};
 use crate::leases::ConnectionId;
 use crate::residents::{EntryRef, Ssd};
@@ -18,10 +18,28 @@ impl Case {
     /// Residences by name: in DRAM, on SSD.
     pub(super) fn residences(&mut self, namespace: u8) -> BTreeMap<u8, [bool; 2]> {
         let mut residences: BTreeMap<u8, [bool; 2]> = BTreeMap::new();
-        for resident in self.rig.list(namespace, BOTH, 1000) {
-            residences.entry(resident.block.0[0]).or_default()[resident.medium as usize] = true;
+        // Looked at, and not listed: to list is to put again.
+        for (of, resident) in self.rig.residents() {
+            if of == namespace {
+                residences.entry(resident.block.0[0]).or_default()[resident.medium as usize] = true;
+            }
         }
         residences
+    }
+
+    pub(super) fn begin_life(&mut self) {
+        self.lives += 1;
+        let incarnation = Incarnation(self.lives.to_be_bytes());
+        let counters = self.rig.counters();
+        let tag = self.rig.submit(Command::BeginLife(incarnation));
+        self.model.begin_life(tag, counters);
+        assert_eq!(self.rig.shard.journal.head(), Sequence(0), "a life begins with no history");
+    }
+
+    pub(super) fn work(&mut self) {
+        if self.rig.shard.has_work() {
+            self.rig.step();
+        }
     }
 
     /// Takes note that a name has been withdrawn from media; gives the residences that ended.
@@ -72,8 +90,14 @@ impl Case {
         let media = Media::from_mask(mask);
         let before = self.residences(namespace);
         let command = Command::Clear { namespace: digest(namespace), media };
-        let Outcome::Cleared { removed, in_use } = self.rig.call(command) else { panic!("not a clear") };
+        let outcome = self.rig.call(command);
         let after = self.residences(namespace);
+        let Outcome::Cleared { removed, in_use } = outcome else {
+            let waiting = self.rig.shard.figures().waiting[0];
+            assert!(matches!(outcome, Outcome::Cancelled) && waiting == self.settings.waiting_max);
+            assert_eq!(before, after, "a refused Clear does nothing");
+            return;
+        };
         let mut ended = 0;
         for number in 0..self.keys {
             let before = before.get(&number).copied().unwrap_or_default();

@@ -52,6 +52,8 @@ pub(super) struct Case {
     pub(super) flips_per_mille: u64,
     pub(super) keys: u8,
     pub(super) draining: bool,
+    /// Lives begun.
+    pub(super) lives: u128,
 }
 
 /// Says which case failed.
@@ -80,6 +82,7 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
     if random.one_in(4) {
         settings.blocks_max = 8 + random.below(24);
     }
+    settings.life_slice_entries = 1 + random.below(6) as usize;
     let (errors_per_mille, flips_per_mille) =
         [(0, 0), (0, 0), (30, 0), (0, 40), (60, 10), (500, 0), (950, 0)][random.below(7) as usize];
     let mut case = Case {
@@ -93,6 +96,7 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
         flips_per_mille,
         keys: 4 + random.below(u64::from(KEYS)) as u8,
         draining: false,
+        lives: 0,
         random,
     };
     for instance in [1, 1, 2, 2] {
@@ -134,7 +138,7 @@ impl Case {
     }
 
     pub(super) fn step(&mut self) {
-        match self.random.below(120) {
+        match self.random.below(124) {
             0..18 => self.reserve(),
             18..32 => self.end_reservations(),
             32..36 => self.query(),
@@ -152,6 +156,8 @@ impl Case {
             100..117 => self.start(),
             117 => self.gone(),
             118 => self.disconnect(),
+            119 => self.begin_life(),
+            120..123 => self.work(),
             _ => self.drain(),
         }
     }
@@ -269,6 +275,9 @@ fn random_lives_keep_every_promise() {
         "device error",
         "acquire cancelled",
         "sync cancelled",
+        "life begun",
+        "life replaced",
+        "ended before its turn",
         "synced",
         "ready from DRAM",
         "ready from SSD",

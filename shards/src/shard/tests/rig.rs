@@ -9,14 +9,18 @@ use std::ops::Range;
 use std::time::Duration;
 
 use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Place, SlotRecord};
-use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, ShardIndex};
+use orbitkv_wire::identity::{
+    BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, Sequence, ShardIndex,
+};
 
 use super::super::command::{Holder, Media, Resident};
 use super::super::{Command, Counters, Key, Order, OrderKind, Outcome, Places, Shard, ShardSettings, Tag};
-use crate::journal::JournalSettings;
+use crate::inventory::publisher::Residences;
+use crate::journal::{Interval, JournalSettings, Record};
+use crate::key::StateKey;
 use crate::leases::{ConnectionId, InstanceId, LeaseSettings, LeaseToken};
 use crate::reservations::ReservationId;
-use crate::segment_log::{SegmentLogSettings, TableWrite};
+use crate::segment_log::{SegmentLogSettings, TableWrite, decode_table};
 use crate::slab::{CHUNK_BYTES, SlabSettings};
 use crate::time::Moment;
 
@@ -56,6 +60,10 @@ pub struct Rig {
     pub tables: Vec<TableWrite>,
     pub answers: BTreeMap<Tag, Vec<Outcome>>,
     pub flips: u64,
+    /// The life that the shard was told to serve.
+    pub incarnation: Incarnation,
+    /// By place in the file, the life in which the device was given what lies there.
+    writers: BTreeMap<u64, Incarnation>,
     arena: Vec<u64>,
     arena_base: u64,
     file: Vec<u64>,
@@ -94,6 +102,7 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         waiting_max: 6,
         blocks_max: 4_096,
         read_failures_in_a_row_max: 16,
+        life_slice_entries: 2,
     }
 }
 
@@ -162,6 +171,8 @@ impl Rig {
             tables: Vec::new(),
             answers: BTreeMap::new(),
             flips: 0,
+            incarnation: Incarnation([7; 16]),
+            writers: BTreeMap::new(),
             arena,
             arena_base,
             file,
@@ -176,6 +187,9 @@ impl Rig {
     /// Gives a command and keeps what is answered.
     pub fn submit(&mut self, command: Command) -> Tag {
         self.tags += 1;
+        if let Command::BeginLife(incarnation) = command {
+            self.incarnation = incarnation;
+        }
         let tag = Tag { origin: ShardIndex(3), number: self.tags };
         self.shard.execute(tag, command, self.now);
         self.collect();
@@ -184,7 +198,7 @@ impl Rig {
 
     pub fn collect(&mut self) {
         while let Some(reply) = self.shard.poll_reply() {
-            assert_eq!(reply.incarnation, Incarnation([7; 16]));
+            assert_eq!(reply.incarnation, self.incarnation);
             self.answers.entry(reply.tag).or_default().push(reply.outcome);
         }
     }
@@ -200,6 +214,16 @@ impl Rig {
         let mut outcomes = self.take(tag);
         assert_eq!(outcomes.len(), 1, "one answer, at once: {outcomes:?}");
         outcomes.remove(0)
+    }
+
+    /// Tells the shard to serve life `number`.
+    pub fn begin_life(&mut self, number: u8) -> Tag {
+        self.submit(Command::BeginLife(Incarnation([number; 16])))
+    }
+
+    pub fn step(&mut self) {
+        self.shard.step();
+        self.collect();
     }
 
     pub fn counters(&self) -> Counters {
@@ -222,6 +246,26 @@ impl Rig {
         for (page, word) in self.arena[pages].iter_mut().enumerate() {
             *word = stamp(value, page as u64);
         }
+    }
+
+    /// The checksum of what lies in the arena, as the device would give it.
+    pub fn sum(&self, offset: u64, bytes: u64) -> u64 {
+        checksum(&self.arena[self.arena_pages(offset, bytes)], bytes)
+    }
+
+    /// The records of the journal from `next` on.
+    pub fn history(&self, next: Sequence) -> Vec<(NamespaceDigest, Record)> {
+        let journal = &self.shard.journal;
+        let mut interval = Interval::new(journal.settings());
+        let mut records = Vec::new();
+        let mut through = Sequence(next.0 - 1);
+        while through < journal.head() {
+            journal.read(through, &mut interval).expect("nothing was dropped");
+            let [record] = interval.records() else { panic!("tests read one record at a time") };
+            records.push((*self.shard.namespaces.digest(record.key.namespace), *record));
+            through = interval.through();
+        }
+        records
     }
 
     pub fn holds(&self, offset: u64, bytes: u64, value: u64) -> bool {
@@ -261,6 +305,7 @@ impl Rig {
                     "a known checksum is right"
                 );
                 self.file[file_pages].fill(GARBAGE);
+                self.writers.insert(order.file_offset, self.incarnation);
             }
         }
         self.flights.push(flight);
@@ -318,6 +363,11 @@ impl Rig {
 
     pub fn start_table(&mut self) -> bool {
         let Some(table) = self.shard.poll_table() else { return false };
+        let said = decode_table(&table.bytes).expect("a table is one");
+        for block in &said.blocks {
+            assert_eq!(said.incarnation, self.writers[&block.offset], "a table is of one life");
+            assert!(block.sequence > Sequence(0), "a table names residences");
+        }
         let range = table.offset..table.offset + table.bytes.len() as u64;
         for flight in &self.flights {
             assert!(!overlap(&flight.file_range(), &range), "a table is where a block is");
@@ -344,8 +394,7 @@ impl Rig {
             } else if !self.flights.is_empty() {
                 self.complete(0, Fault::None);
             } else if self.shard.has_work() {
-                self.shard.step();
-                self.collect();
+                self.step();
             } else {
                 return;
             }
@@ -478,5 +527,29 @@ impl Rig {
                 return all;
             }
         }
+    }
+
+    /// Every residence with its namespace, as the tables have them.
+    pub fn residents(&self) -> Vec<(u8, Resident)> {
+        let all = self.shard.residents.after(None).map(|residence| {
+            let namespace = self.shard.namespaces.digest(residence.key.namespace).0[0];
+            let StateKey { group, block, .. } = residence.key;
+            let (medium, sequence) = (residence.medium, residence.sequence);
+            (namespace, Resident { group, block, medium, bytes: u64::from(residence.bytes), sequence })
+        });
+        all.collect()
+    }
+
+    /// The journal of the present life, whole.
+    pub fn history(&self) -> Vec<Record> {
+        let journal = &self.shard.journal;
+        assert_eq!(journal.oldest(), Sequence(1), "the ring of tests is large enough");
+        let (mut interval, mut history) = (Interval::new(journal.settings()), Vec::new());
+        while interval.through() < journal.head() {
+            journal.read(interval.through(), &mut interval).expect("nothing was dropped");
+            let [record] = interval.records() else { panic!("tests read one record at a time") };
+            history.push(*record);
+        }
+        history
     }
 }

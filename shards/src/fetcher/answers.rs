@@ -1,0 +1,188 @@
+//! What sources answer, and what follows from each answer (chapter 3.2). Each is counted on its own, for each
+//! tells an operator something else.
+
+use std::time::Duration;
+
+use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId, Refusal};
+
+use super::Fetcher;
+use super::effect::{ConnectionId, StreamEnd, Violation};
+use super::operation::{Ending, Stage};
+use super::order::{Route, Setback};
+use crate::time::Moment;
+
+impl Fetcher {
+    /// A source says something on the stream of an operation, whose tag and number the frame has. Payload
+    /// that follows a Bytes goes where [`Fetcher::destination`] says.
+    pub fn on_message(
+        &mut self,
+        connection: ConnectionId,
+        operation: OperationId,
+        message: &FromSource,
+        now: Moment,
+    ) {
+        let Some(number) = self.number_of(connection, operation) else {
+            self.figures.late += 1;
+            return;
+        };
+        self.operations.get_mut(&number).expect("just found").progressed = now;
+        let done = match message {
+            FromSource::Answers { answers, .. } => self.on_answers(number, answers, now),
+            FromSource::Refused(refusal) => self.on_refused(number, *refusal, now),
+            FromSource::Bytes { index, bytes, checksum } => {
+                self.on_bytes_due(number, *index, *bytes, *checksum)
+            }
+            FromSource::Failed { index, cause } => self.on_failed(number, *index, *cause),
+            FromSource::Extent { .. } | FromSource::Stopped { .. } | FromSource::Drained => {
+                Err(Violation::Unexpected(message.kind()))
+            }
+        };
+        if let Err(violation) = done {
+            self.close_broken(connection, violation, now);
+        }
+    }
+
+    fn on_answers(&mut self, number: u64, answers: &[Answer], now: Moment) -> Result<(), Violation> {
+        let operation = self.operations.get_mut(&number).expect("just found");
+        let (asked, answered) = (operation.parts.len(), answers.len());
+        if operation.is_answered {
+            return Err(Violation::Unexpected(Kind::Answers));
+        }
+        if asked != answered {
+            return Err(Violation::AnswerCount { asked, answered });
+        }
+        operation.is_answered = true;
+        self.lines.get_mut(&operation.line).expect("an operation has its line").failures = 0;
+        for (index, answer) in answers.iter().enumerate() {
+            match *answer {
+                Answer::Granted { bytes } => self.on_granted(number, index, bytes),
+                Answer::Ended { .. } => {
+                    self.figures.ended += 1;
+                    self.close_part(number, index);
+                    self.fail_part(number, index, Setback::Missing);
+                }
+                Answer::NeverHeld { head } => {
+                    self.figures.never_held += 1;
+                    let asked = self.operations[&number].parts[index].sequence;
+                    self.figures.beyond_head += u64::from(asked > head);
+                    self.close_part(number, index);
+                    self.fail_part(number, index, Setback::Missing);
+                }
+                Answer::Busy { retry_after_ms } => {
+                    self.figures.answered_busy += 1;
+                    self.close_part(number, index);
+                    let wait = Duration::from_millis(u64::from(retry_after_ms));
+                    self.on_busy(number, index, now + wait);
+                }
+            }
+        }
+        self.settle(number);
+        Ok(())
+    }
+
+    fn on_granted(&mut self, number: u64, index: usize, bytes: u32) {
+        self.figures.granted += 1;
+        let operation = self.operations.get_mut(&number).expect("just found");
+        operation.is_granted = true;
+        let part = &mut operation.parts[index];
+        part.stage = Stage::Granted { bytes };
+        if u64::from(bytes) != part.bytes {
+            // The bytes of a residence never change: the index was told something else of it.
+            self.figures.wrong_lengths += 1;
+            self.fail_part(number, index, Setback::Missing);
+        }
+    }
+
+    /// The next route; the busy one is the last, if there is time for it.
+    fn on_busy(&mut self, number: u64, index: usize, not_before: Moment) {
+        let Some(copy) = self.detach(number, index) else { return };
+        let fetch = self.fetches.get_mut(&copy).expect("a part is of a fetch");
+        let candidate = fetch.current.expect("what was asked was a route");
+        fetch.fail(Setback::Busy);
+        if not_before < fetch.deadline {
+            fetch.routes.push_back(Route { candidate, not_before });
+        }
+        self.unplace(copy);
+    }
+
+    fn on_refused(&mut self, number: u64, refusal: Refusal, now: Moment) -> Result<(), Violation> {
+        let operation = &self.operations[&number];
+        let source = self.lines[&operation.line].source;
+        if operation.is_answered {
+            return Err(Violation::Unexpected(Kind::Refused));
+        }
+        if matches!(refusal, Refusal::StaleEpoch { incarnation, .. } if incarnation == source.incarnation) {
+            return Err(Violation::OwnLife);
+        }
+        self.fail_parts(number, Setback::Missing);
+        self.finish(number, Ending::Forget);
+        let figures = &mut self.figures;
+        match refusal {
+            Refusal::StaleEpoch { epoch, .. } => self.on_stale(source, epoch, now),
+            Refusal::LeaseExpired => figures.lease_expired += 1,
+            Refusal::TransportOff => figures.transport_off += 1,
+            Refusal::Repeated => figures.repeated += 1,
+            Refusal::Misdirected => {
+                figures.misdirected += 1;
+                self.refresh(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// What answers is another life than was asked. A later one proves that the asked one is over; an
+    /// earlier one, or one of the same epoch, proves nothing about it. Nothing of this admits anybody.
+    fn on_stale(&mut self, source: SourceStream, epoch: u64, now: Moment) {
+        self.figures.stale_epoch += 1;
+        self.figures.epoch_conflicts += u64::from(epoch == source.epoch);
+        if epoch > source.epoch {
+            self.exclude(source.node, source.incarnation);
+        }
+        self.refresh(now);
+    }
+
+    fn on_bytes_due(&mut self, number: u64, index: u16, bytes: u32, checksum: u64) -> Result<(), Violation> {
+        let granted = self.granted(number, index)?;
+        if bytes != granted {
+            return Err(Violation::Length { index, granted, sent: bytes });
+        }
+        let operation = self.operations.get_mut(&number).expect("just found");
+        operation.parts[usize::from(index)].stage = Stage::Flowing { bytes, checksum };
+        Ok(())
+    }
+
+    fn on_failed(&mut self, number: u64, index: u16, cause: FailureCause) -> Result<(), Violation> {
+        self.granted(number, index)?;
+        self.figures.failed_reads += 1;
+        let setback = match cause {
+            FailureCause::DeviceError => Setback::DeviceError,
+            FailureCause::Corrupt => Setback::Corrupt,
+            FailureCause::Ended => Setback::Missing,
+        };
+        self.close_part(number, usize::from(index));
+        self.fail_part(number, usize::from(index), setback);
+        self.settle(number);
+        Ok(())
+    }
+
+    /// The granted bytes of a part of which nothing was said since.
+    fn granted(&self, number: u64, index: u16) -> Result<u32, Violation> {
+        match self.operations[&number].parts.get(usize::from(index)).map(|part| part.stage) {
+            Some(Stage::Granted { bytes }) => Ok(bytes),
+            _ => Err(Violation::NotGranted { index }),
+        }
+    }
+
+    /// The source's end of an operation's stream has come. Nothing of it is read or written any more.
+    pub fn on_stream_over(&mut self, connection: ConnectionId, operation: OperationId, end: StreamEnd) {
+        // An operation that ended before is expected to come here.
+        let Some(number) = self.number_of(connection, operation) else { return };
+        match end {
+            StreamEnd::Finished => self.figures.cut_short += 1,
+            StreamEnd::Reset { .. } => self.figures.reset += 1,
+        }
+        self.fail_parts(number, Setback::Missing);
+        self.finish(number, Ending::Forget);
+    }
+}

@@ -1,0 +1,85 @@
+//! What the room can say of itself.
+
+/// Counters since the core began, and what is so now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FetcherFigures {
+    /// Fetches begun.
+    pub begun: u64,
+    /// Fetches that brought their block.
+    pub fetched: u64,
+    /// Payload bytes of those.
+    pub bytes_fetched: u64,
+    /// Payload bytes that came and were of no use: wrong, or nobody wanted them any more.
+    pub bytes_wasted: u64,
+    /// Fetches that failed because nobody has the block.
+    pub missing: u64,
+    /// Fetches that failed because everybody was busy, or too many fetches were here.
+    pub busy: u64,
+    /// Fetches that failed because bytes were wrong.
+    pub corrupt: u64,
+    /// Fetches that failed because a source's device did.
+    pub device_error: u64,
+    /// Fetches whose deadline passed.
+    pub deadline: u64,
+    /// Fetches that were given up by who began them.
+    pub cancelled: u64,
+    /// Fetches that went on with another route.
+    pub rerouted: u64,
+
+    /// Operations begun.
+    pub operations: u64,
+    /// Residences asked for.
+    pub residences: u64,
+    /// Operations on which nothing came any more.
+    pub stalled: u64,
+    /// Operations that their source broke off.
+    pub reset: u64,
+    /// Operations whose stream ended before everything granted had come.
+    pub cut_short: u64,
+
+    /// Answers: granted.
+    pub granted: u64,
+    /// Answers: it was here and is gone.
+    pub ended: u64,
+    /// Answers: never held.
+    pub never_held: u64,
+    /// Of those: residences beyond the source's head. An alarm.
+    pub beyond_head: u64,
+    /// Answers: busy.
+    pub answered_busy: u64,
+    /// Grants of another length than the index knew.
+    pub wrong_lengths: u64,
+    /// Granted residences that the source could not read.
+    pub failed_reads: u64,
+    /// Payloads without the checksum their source told.
+    pub wrong_checksums: u64,
+
+    /// Refusals: stale epoch.
+    pub stale_epoch: u64,
+    /// Of those: our epoch with another life. An alarm.
+    pub epoch_conflicts: u64,
+    /// Refusals: the source's lease has expired.
+    pub lease_expired: u64,
+    /// Refusals: the transport is off.
+    pub transport_off: u64,
+    /// Refusals: the operation's number was used before.
+    pub repeated: u64,
+    /// Refusals: misdirected.
+    pub misdirected: u64,
+
+    /// Connections dialed.
+    pub dials: u64,
+    /// Dials that failed.
+    pub dials_failed: u64,
+    /// Connections that ended from elsewhere.
+    pub connections_lost: u64,
+    /// Connections closed because of a violation.
+    pub violations: u64,
+    /// Messages and payload of operations that had ended; they changed nothing.
+    pub late: u64,
+
+    /// Most fetches at a time.
+    pub fetches_peak: u64,
+    /// Most bytes asked for and not come at a time.
+    pub bytes_outstanding_peak: u64,
+}

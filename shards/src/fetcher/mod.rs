@@ -1,0 +1,295 @@
+//! The requester's room of peer recovery: brings blocks that peers have into slots of this core's arena
+//! (chapters 3.2 and 3.5).
+//!
+//! A fetch begins with candidates that the index listed, best first. They are hints: the source alone knows
+//! what is still there. What waits for one source is asked for together, in operations on one payload
+//! connection; what its source refuses, or what is lost on the way, goes on to the next candidate. No
+//! failure there is a reason to touch the index.
+//!
+//! # Who writes into a slot
+//! The driver writes payload; it asks [`Fetcher::destination`] for every piece, writes it before it calls
+//! anything else of the room, and throws it away if there is none. A fetch is in at most one operation, and
+//! an operation that ended or gave a fetch up has no destination for it any more. So at the moment a fetch
+//! is reported, or goes on to another candidate, nothing can write into its slot: over QUIC no proof is needed
+//! but that we stop reading.
+
+mod answers;
+mod asking;
+mod effect;
+mod figures;
+mod laws;
+mod lines;
+mod membership;
+mod operation;
+mod order;
+mod payload;
+mod routing;
+mod settings;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use orbitkv_wire::engine::answers::BlockOutcome;
+use orbitkv_wire::identity::{Incarnation, Medium, NodeId};
+use orbitkv_wire::inventory::SourceStream;
+
+use crate::members::{Local, MemberMap};
+use crate::residents::CopyId;
+use crate::time::Moment;
+
+use lines::{Line, LineId};
+use operation::Operation;
+use order::{Fetch, Place, Turn};
+
+pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
+pub use figures::FetcherFigures;
+pub use order::{CANDIDATES_MAX, Candidate, Order};
+pub use settings::FetcherSettings;
+
+/// What is due at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// A fetch has had its time.
+    Deadline(CopyId),
+    /// A fetch may try a route that rested.
+    Retry(CopyId),
+    /// An operation may stand still.
+    Stall(u64),
+    /// A connection may be idle.
+    Idle(LineId),
+}
+
+/// All fetches of one core from peers.
+#[derive(Debug)]
+pub struct Fetcher {
+    settings: FetcherSettings,
+    /// Of operations: drawn at random once for this room.
+    origin: u64,
+    /// The life this node speaks for, if it has one.
+    local: Option<Local>,
+    members: MemberMap,
+    /// Whether members are known and what is known still holds.
+    is_valid: bool,
+    /// Lives that their successors told to be over, while members do not show it.
+    excluded: BTreeMap<NodeId, Incarnation>,
+    refreshed: Option<Moment>,
+
+    fetches: BTreeMap<CopyId, Fetch>,
+    fetches_made: u64,
+    unplaced: BTreeSet<Turn>,
+    lines: BTreeMap<LineId, Line>,
+    lines_made: u64,
+    by_source: BTreeMap<SourceStream, LineId>,
+    by_connection: BTreeMap<ConnectionId, LineId>,
+    /// Dials that nobody has answered, for lines that may be gone.
+    dials: BTreeMap<DialId, LineId>,
+    dials_made: u64,
+    /// Lines to be dialed, in the order of their wishes.
+    to_dial: VecDeque<LineId>,
+    operations: BTreeMap<u64, Operation>,
+    operations_made: u64,
+    bytes_outstanding: u64,
+
+    timers: BTreeSet<(Moment, Timer)>,
+    /// Whether a turn has something to do whatever the time is.
+    is_due: bool,
+    effects: VecDeque<FetcherEffect>,
+    figures: FetcherFigures,
+}
+
+impl Fetcher {
+    /// A core without a life: what begins before [`Fetcher::on_registered`] and [`Fetcher::on_members`]
+    /// fails. `origin` is drawn at random.
+    ///
+    /// # Panics
+    /// If a bound leaves no room for anything.
+    #[must_use]
+    pub fn new(settings: FetcherSettings, origin: u64) -> Fetcher {
+        settings.assert_valid();
+        Fetcher {
+            settings,
+            origin,
+            local: None,
+            members: MemberMap::default(),
+            is_valid: false,
+            excluded: BTreeMap::new(),
+            refreshed: None,
+            fetches: BTreeMap::new(),
+            fetches_made: 0,
+            unplaced: BTreeSet::new(),
+            lines: BTreeMap::new(),
+            lines_made: 0,
+            by_source: BTreeMap::new(),
+            by_connection: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            dials_made: 0,
+            to_dial: VecDeque::new(),
+            operations: BTreeMap::new(),
+            operations_made: 0,
+            bytes_outstanding: 0,
+            timers: BTreeSet::new(),
+            is_due: false,
+            effects: VecDeque::new(),
+            figures: FetcherFigures::default(),
+        }
+    }
+
+    /// Begins to bring a block, until `deadline`. It ends with one Fetched or Failed, not before the next
+    /// turn. Of the candidates, best first, those with another length are no candidates, and at most
+    /// [`CANDIDATES_MAX`] are looked at.
+    ///
+    /// # Panics
+    /// If the copy is being fetched, or has no bytes.
+    pub fn begin(&mut self, order: Order, candidates: &[Candidate], deadline: Moment) {
+        assert!(order.bytes > 0, "a block has bytes");
+        assert!(!self.fetches.contains_key(&order.copy), "a copy is fetched once at a time");
+        self.figures.begun += 1;
+        self.is_due = true;
+        if self.fetches.len() >= self.settings.fetches_max {
+            self.report_failure(order.copy, BlockOutcome::Busy);
+            return;
+        }
+        self.fetches_made += 1;
+        let fetch = Fetch::new(order, candidates, deadline, self.fetches_made);
+        self.timers.insert((deadline, Timer::Deadline(order.copy)));
+        self.unplaced.insert(fetch.turn());
+        self.fetches.insert(order.copy, fetch);
+        self.figures.fetches_peak = self.figures.fetches_peak.max(self.fetches.len() as u64);
+    }
+
+    /// Gives a fetch up: it fails as cancelled, at once. Nothing happens if it has ended already. Whoever
+    /// cancels asks before whether it is wanted again meanwhile ([`crate::shard::Shard::is_wanted`]).
+    pub fn cancel(&mut self, copy: CopyId) {
+        if self.fetches.contains_key(&copy) {
+            self.fail(copy, BlockOutcome::Cancelled);
+        }
+    }
+
+    /// One bounded slice of what is due: deadlines, routes for what waits, dials, and new operations. True
+    /// if more is due now. Due after every input: fetches that begin before one turn are asked for
+    /// together.
+    pub fn turn(&mut self, now: Moment) -> bool {
+        self.fire_timers(now);
+        self.place(now);
+        self.dial(now);
+        let more = self.ask(now);
+        self.is_due = more || !self.unplaced.is_empty() || self.has_fired(now);
+        self.assert_counts();
+        self.is_due
+    }
+
+    /// The next thing to do outside.
+    pub fn poll_effect(&mut self) -> Option<FetcherEffect> {
+        self.effects.pop_front()
+    }
+
+    /// When the next turn has something to do; the beginning of time if it is now.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        if self.is_due { Some(Moment(0)) } else { self.timers.first().map(|(due, _)| *due) }
+    }
+
+    /// Fetches that have not ended.
+    #[must_use]
+    pub fn fetches(&self) -> usize {
+        self.fetches.len()
+    }
+
+    /// Payload connections that are open or dialed.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.by_connection.len() + self.dials.len()
+    }
+
+    /// Payload bytes that are asked for and have not come.
+    #[must_use]
+    pub fn bytes_outstanding(&self) -> u64 {
+        self.bytes_outstanding
+    }
+
+    /// What the room has counted.
+    #[must_use]
+    pub fn figures(&self) -> &FetcherFigures {
+        &self.figures
+    }
+
+    fn has_fired(&self, now: Moment) -> bool {
+        self.timers.first().is_some_and(|(due, _)| *due <= now)
+    }
+
+    fn fire_timers(&mut self, now: Moment) {
+        for _ in 0..self.settings.placed_per_turn {
+            if !self.has_fired(now) {
+                return;
+            }
+            let (_, timer) = self.timers.pop_first().expect("one has fired");
+            match timer {
+                Timer::Deadline(copy) => self.fail(copy, BlockOutcome::DeadlineExceeded),
+                Timer::Retry(copy) => self.unplace(copy),
+                Timer::Stall(number) => self.on_stall(number, now),
+                Timer::Idle(line) => self.on_idle(line, now),
+            }
+        }
+    }
+
+    /// A fetch has brought its block.
+    fn succeed(&mut self, copy: CopyId, checksum: u64) {
+        let (medium, bytes) = {
+            let fetch = &self.fetches[&copy];
+            (fetch.current.map_or(Medium::Dram, |candidate| candidate.medium), fetch.order.bytes)
+        };
+        self.remove(copy);
+        self.figures.fetched += 1;
+        self.figures.bytes_fetched += bytes;
+        self.effects.push_back(FetcherEffect::Fetched { copy, medium, checksum });
+    }
+
+    /// A fetch ends without its block.
+    fn fail(&mut self, copy: CopyId, outcome: BlockOutcome) {
+        self.remove(copy);
+        self.report_failure(copy, outcome);
+    }
+
+    fn report_failure(&mut self, copy: CopyId, outcome: BlockOutcome) {
+        let figures = &mut self.figures;
+        *match outcome {
+            BlockOutcome::Busy => &mut figures.busy,
+            BlockOutcome::Corrupt => &mut figures.corrupt,
+            BlockOutcome::DeviceError => &mut figures.device_error,
+            BlockOutcome::DeadlineExceeded => &mut figures.deadline,
+            BlockOutcome::Cancelled => &mut figures.cancelled,
+            BlockOutcome::Missing | BlockOutcome::Ready => &mut figures.missing,
+        } += 1;
+        self.effects.push_back(FetcherEffect::Failed { copy, outcome });
+    }
+
+    /// Takes a fetch from wherever it is. What was asked for it is thrown away when it comes.
+    fn remove(&mut self, copy: CopyId) {
+        self.leave(copy);
+        let fetch = self.fetches.remove(&copy).expect("a fetch ends once");
+        self.timers.remove(&(fetch.deadline, Timer::Deadline(copy)));
+        self.is_due = true;
+    }
+
+    /// Takes a fetch from its place; whoever calls gives it another one, or ends it.
+    fn leave(&mut self, copy: CopyId) {
+        let fetch = &self.fetches[&copy];
+        let turn = fetch.turn();
+        match fetch.place {
+            Place::Unplaced => drop(self.unplaced.remove(&turn)),
+            Place::Resting(until) => drop(self.timers.remove(&(until, Timer::Retry(copy)))),
+            Place::Queued(line) => self.leave_queue(line, turn),
+            Place::Asked { operation, index } => self.give_up(operation, index),
+        }
+    }
+
+    /// Lets a fetch look for a route.
+    fn unplace(&mut self, copy: CopyId) {
+        let fetch = self.fetches.get_mut(&copy).expect("a fetch that looks for a route");
+        fetch.place = Place::Unplaced;
+        self.unplaced.insert(fetch.turn());
+        self.is_due = true;
+    }
+}

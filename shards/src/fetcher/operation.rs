@@ -1,0 +1,183 @@
+//! An operation: what was asked of a source at once, and how far each residence of it is.
+
+use orbitkv_wire::identity::Sequence;
+use orbitkv_wire::payload::OperationId;
+
+use super::effect::{ConnectionId, FetcherEffect};
+use super::lines::LineId;
+use super::order::{Place, Setback};
+use super::{Fetcher, Timer};
+use crate::residents::CopyId;
+use crate::time::Moment;
+
+/// How far a residence of an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not answered.
+    Asked,
+    /// Its bytes, or that they do not come, are due.
+    Granted { bytes: u32 },
+    /// Its bytes are coming.
+    Flowing { bytes: u32, checksum: u64 },
+    /// Nothing of it is due any more.
+    Over,
+}
+
+/// A residence of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Whose it is; nobody's if the fetch was given up, or the part is over.
+    pub copy: Option<CopyId>,
+    pub sequence: Sequence,
+    /// What is charged until it is over.
+    pub bytes: u64,
+    pub stage: Stage,
+}
+
+/// An operation that has not ended.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub line: LineId,
+    pub connection: ConnectionId,
+    /// In the order of the Authorize.
+    pub parts: Vec<Part>,
+    /// Whether its Answers came.
+    pub is_answered: bool,
+    /// Whether anything was granted.
+    pub is_granted: bool,
+    /// Parts that are somebody's.
+    pub wanted: usize,
+    /// Parts that are not over.
+    pub open: usize,
+    /// When something last came of it.
+    pub progressed: Moment,
+    /// When its timer looks whether it stands still.
+    pub stall_due: Moment,
+}
+
+/// How an operation ends, other than with its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Release,
+    Cancel,
+    Forget,
+}
+
+impl Fetcher {
+    pub(super) fn operation_id(&self, number: u64) -> OperationId {
+        OperationId { origin: self.origin, number }
+    }
+
+    /// The number of an operation that has not ended, on the connection it began on.
+    pub(super) fn number_of(&self, connection: ConnectionId, operation: OperationId) -> Option<u64> {
+        let OperationId { origin, number } = operation;
+        let known = self.operations.get(&number).filter(|_| origin == self.origin)?;
+        (known.connection == connection).then_some(number)
+    }
+
+    /// Takes a part from its fetch, which is nowhere until the caller has placed or ended it.
+    pub(super) fn detach(&mut self, number: u64, index: usize) -> Option<CopyId> {
+        let operation = self.operations.get_mut(&number).expect("an operation that has not ended");
+        let copy = operation.parts[index].copy.take()?;
+        operation.wanted -= 1;
+        self.fetches.get_mut(&copy).expect("a part is of a fetch").place = Place::Unplaced;
+        Some(copy)
+    }
+
+    /// Nothing of a part is due any more.
+    pub(super) fn close_part(&mut self, number: u64, index: usize) {
+        let operation = self.operations.get_mut(&number).expect("an operation that has not ended");
+        let part = &mut operation.parts[index];
+        assert!(part.stage != Stage::Over, "a part is over once");
+        part.stage = Stage::Over;
+        operation.open -= 1;
+        let (line, bytes) = (operation.line, part.bytes);
+        self.discharge(line, bytes);
+        // The window has room again.
+        self.is_due = true;
+    }
+
+    fn discharge(&mut self, line: LineId, bytes: u64) {
+        self.bytes_outstanding -= bytes;
+        self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
+    }
+
+    /// The route of a part has failed: its fetch looks for another one.
+    pub(super) fn fail_part(&mut self, number: u64, index: usize, setback: Setback) {
+        if let Some(copy) = self.detach(number, index) {
+            self.fetches.get_mut(&copy).expect("a part is of a fetch").fail(setback);
+            self.unplace(copy);
+        }
+    }
+
+    /// A fetch wants its part no more. It is thrown away when it comes, if anything else of the operation
+    /// is wanted.
+    pub(super) fn give_up(&mut self, number: u64, index: u16) {
+        self.detach(number, usize::from(index));
+        self.settle(number);
+    }
+
+    /// Ends an operation of which nothing is due, or nothing is wanted.
+    pub(super) fn settle(&mut self, number: u64) {
+        let operation = &self.operations[&number];
+        let ending = match operation {
+            operation if operation.open == 0 && operation.is_granted => Ending::Release,
+            operation if operation.open == 0 => Ending::Forget,
+            operation if operation.wanted == 0 => Ending::Cancel,
+            _ => return,
+        };
+        self.finish(number, ending);
+    }
+
+    /// Everything of an operation that is not over goes on elsewhere.
+    pub(super) fn fail_parts(&mut self, number: u64, setback: Setback) {
+        for index in 0..self.operations[&number].parts.len() {
+            self.fail_part(number, index, setback);
+        }
+    }
+
+    /// Ends an operation. What was somebody's of it has been taken from it before.
+    pub(super) fn finish(&mut self, number: u64, ending: Ending) {
+        let connection = self.forget_operation(number);
+        let operation = self.operation_id(number);
+        self.effects.push_back(match ending {
+            Ending::Release => FetcherEffect::Release { connection, operation },
+            Ending::Cancel => FetcherEffect::Cancel { connection, operation },
+            Ending::Forget => FetcherEffect::Forget { connection, operation },
+        });
+    }
+
+    fn forget_operation(&mut self, number: u64) -> ConnectionId {
+        let operation = self.operations.remove(&number).expect("an operation ends once");
+        assert_eq!(operation.wanted, 0, "nothing of an operation that ends is somebody's");
+        self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
+        let open = operation.parts.iter().filter(|part| part.stage != Stage::Over);
+        self.discharge(operation.line, open.map(|part| part.bytes).sum());
+        let line = self.lines.get_mut(&operation.line).expect("an operation has its line");
+        assert!(line.operations.remove(&number), "a line knows its operations");
+        self.is_due = true;
+        operation.connection
+    }
+
+    /// The connection of a line is gone, and all operations on it with it.
+    pub(super) fn end_operations(&mut self, id: LineId) {
+        for number in self.lines[&id].operations.clone() {
+            self.fail_parts(number, Setback::Missing);
+            self.forget_operation(number);
+        }
+    }
+
+    /// An operation may stand still: then it is given up.
+    pub(super) fn on_stall(&mut self, number: u64, now: Moment) {
+        let operation = self.operations.get_mut(&number).expect("a timer of an operation");
+        let due = operation.progressed + self.settings.stall_wait;
+        if due > now {
+            operation.stall_due = due;
+            self.timers.insert((due, Timer::Stall(number)));
+            return;
+        }
+        self.figures.stalled += 1;
+        self.fail_parts(number, Setback::Missing);
+        self.finish(number, Ending::Cancel);
+    }
+}

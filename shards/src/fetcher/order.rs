@@ -1,0 +1,136 @@
+//! What is to be brought, where it may be had, and how far that is.
+
+use std::collections::VecDeque;
+
+use orbitkv_wire::engine::answers::BlockOutcome;
+use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest, Sequence};
+use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::payload::ExactResidence;
+
+use super::lines::LineId;
+use crate::residents::CopyId;
+use crate::time::Moment;
+
+/// Candidates of a fetch that are looked at: as many as a lookup lists.
+pub const CANDIDATES_MAX: usize = 8;
+
+/// A block to be brought into a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Names the fetch until it is reported, once.
+    pub copy: CopyId,
+    /// The namespace.
+    pub namespace: NamespaceDigest,
+    /// The layer group.
+    pub group: GroupId,
+    /// The block hash.
+    pub block: BlockHash,
+    /// Where its bytes go in the arena.
+    pub arena_offset: u64,
+    /// How many they are, at least 1.
+    pub bytes: u64,
+}
+
+/// A residence that may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Whose: a shard in one life of a node.
+    pub source: SourceStream,
+    /// Where it keeps it.
+    pub medium: Medium,
+    /// Residency sequence.
+    pub sequence: Sequence,
+    /// Payload bytes.
+    pub bytes: u32,
+}
+
+/// A candidate, and when it makes sense to ask.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub candidate: Candidate,
+    pub not_before: Moment,
+}
+
+/// Where a fetch is. It is in one place at a time: that, and nothing else, is why no two operations write
+/// into one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It waits for a route.
+    Unplaced,
+    /// All its routes rest until then.
+    Resting(Moment),
+    /// It waits to be asked for.
+    Queued(LineId),
+    /// It is part of an operation.
+    Asked {
+        /// The operation's number.
+        operation: u64,
+        /// Its position in it.
+        index: u16,
+    },
+}
+
+/// A fetch that has not ended.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub order: Order,
+    /// What has not been tried, best first.
+    pub routes: VecDeque<Route>,
+    /// What is being tried: in Queued and Asked.
+    pub current: Option<Candidate>,
+    pub tried: u32,
+    pub deadline: Moment,
+    /// Grows with every fetch: who came first goes first.
+    pub age: u64,
+    pub place: Place,
+    worst: Option<Setback>,
+}
+
+/// What made a route fail, by how much the engine wants to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Setback {
+    Busy,
+    Missing,
+    DeviceError,
+    Corrupt,
+}
+
+/// The order in which fetches wait: by deadline, then by age.
+pub(super) type Turn = (Moment, u64, CopyId);
+
+impl Fetch {
+    pub fn new(order: Order, candidates: &[Candidate], deadline: Moment, age: u64) -> Fetch {
+        let fits = |candidate: &&Candidate| u64::from(candidate.bytes) == order.bytes;
+        let route = |candidate: &Candidate| Route { candidate: *candidate, not_before: Moment(0) };
+        let routes = candidates.iter().filter(fits).take(CANDIDATES_MAX).map(route).collect();
+        let place = Place::Unplaced;
+        Fetch { order, routes, current: None, tried: 0, deadline, age, place, worst: None }
+    }
+
+    pub fn turn(&self) -> Turn {
+        (self.deadline, self.age, self.order.copy)
+    }
+
+    /// The current route has failed.
+    pub fn fail(&mut self, setback: Setback) {
+        self.current = None;
+        self.tried += 1;
+        self.worst = self.worst.max(Some(setback));
+    }
+
+    /// What to say if nothing is left to try. Busy only if everybody was.
+    pub fn outcome(&self) -> BlockOutcome {
+        match self.worst {
+            Some(Setback::Busy) => BlockOutcome::Busy,
+            Some(Setback::DeviceError) => BlockOutcome::DeviceError,
+            Some(Setback::Corrupt) => BlockOutcome::Corrupt,
+            Some(Setback::Missing) | None => BlockOutcome::Missing,
+        }
+    }
+
+    pub fn residence(&self) -> ExactResidence {
+        let Candidate { medium, sequence, .. } = self.current.expect("a fetch that is queued has a route");
+        let Order { namespace, group, block, .. } = self.order;
+        ExactResidence { namespace, group, block, medium, sequence }
+    }
+}

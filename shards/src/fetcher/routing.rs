@@ -1,0 +1,80 @@
+//! Which candidate is next: the first that is a member's and does not rest. That is the whole plan
+//! (chapter 3.5: the deterministic one).
+
+use orbitkv_wire::engine::answers::BlockOutcome;
+use orbitkv_wire::inventory::SourceStream;
+
+use super::order::{Place, Route};
+use super::{Fetcher, Timer};
+use crate::residents::CopyId;
+use crate::time::Moment;
+
+impl Fetcher {
+    /// Whether anybody may be asked.
+    pub(super) fn admits(&self) -> bool {
+        self.local.is_some() && self.is_valid
+    }
+
+    /// Whether this very life of a node is a member, as far as is known, and has the shard.
+    pub(super) fn is_usable(&self, source: &SourceStream) -> bool {
+        let SourceStream { node, epoch, incarnation, shard } = *source;
+        let is_over = self.excluded.get(&node) == Some(&incarnation);
+        self.members.get(node).is_some_and(|member| {
+            let is_same = (member.epoch, member.incarnation) == (epoch, incarnation);
+            is_same && shard.0 < member.shards && !is_over
+        })
+    }
+
+    /// Gives routes to fetches that look for one.
+    pub(super) fn place(&mut self, now: Moment) {
+        for _ in 0..self.settings.placed_per_turn {
+            let Some((_, _, copy)) = self.unplaced.pop_first() else { return };
+            self.route(copy, now);
+        }
+    }
+
+    fn route(&mut self, copy: CopyId, now: Moment) {
+        let mut fetch = self.fetches.remove(&copy).expect("a fetch that looks for a route");
+        fetch.routes.retain(|route| self.is_usable(&route.candidate.source));
+        let may_try = self.admits() && fetch.tried < self.settings.routes_max;
+        let rests = |route: &Route| self.rests_until(route, now);
+        let next = fetch.routes.iter().position(|route| rests(route).is_none()).filter(|_| may_try);
+        let wake = fetch.routes.iter().filter_map(rests).min().filter(|_| may_try);
+
+        let placed = next.and_then(|at| Some((at, self.line_to(fetch.routes[at].candidate.source, now)?)));
+        let turn = fetch.turn();
+        let wake = match (placed, next) {
+            (Some((at, line)), _) => {
+                fetch.current = fetch.routes.remove(at).map(|route| route.candidate);
+                fetch.place = Place::Queued(line);
+                self.figures.rerouted += u64::from(fetch.tried > 0);
+                self.fetches.insert(copy, fetch);
+                self.join_queue(line, turn, now);
+                return;
+            }
+            // All connections are of use to somebody.
+            (None, Some(_)) => Some(now + self.settings.redial_min),
+            (None, None) => wake,
+        };
+        match wake.filter(|wake| *wake < fetch.deadline) {
+            Some(wake) => {
+                fetch.place = Place::Resting(wake);
+                self.timers.insert((wake, Timer::Retry(copy)));
+                self.fetches.insert(copy, fetch);
+            }
+            None => {
+                let is_crowded = next.is_some() && wake.is_some();
+                let outcome = if is_crowded { BlockOutcome::Busy } else { fetch.outcome() };
+                self.fetches.insert(copy, fetch);
+                self.fail(copy, outcome);
+            }
+        }
+    }
+
+    /// Until when a route is not to be tried.
+    fn rests_until(&self, route: &Route, now: Moment) -> Option<Moment> {
+        let line = self.by_source.get(&route.candidate.source).map(|id| &self.lines[id]);
+        let asked = (route.not_before > now).then_some(route.not_before);
+        asked.max(line.and_then(|line| line.rests_until(now)))
+    }
+}

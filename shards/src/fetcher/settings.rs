@@ -1,0 +1,79 @@
+//! Bounds of the room.
+
+use std::time::Duration;
+
+use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
+
+/// Bounds of the room, for one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetcherSettings {
+    /// Fetches begun and not ended; one more fails as busy.
+    pub fetches_max: usize,
+    /// Payload connections, dialed ones included (chapter 2.10).
+    pub connections_max: usize,
+    /// Dials not answered at a time.
+    pub dials_max: usize,
+    /// Residences of an operation, at most [`GRANT_KEYS_MAX`].
+    pub residences_max: usize,
+    /// Operations of one source that have not ended.
+    pub operations_max: usize,
+    /// Payload bytes that are asked for and have not come, of all sources: the core's in-flight window
+    /// (chapter 3.6). A block that is larger goes alone.
+    pub bytes_max: u64,
+    /// As much of one source, so that one that stands still leaves the others room.
+    pub source_bytes_max: u64,
+    /// Routes tried of one fetch: the first and at most two others (chapter 3.5).
+    pub routes_max: u32,
+    /// Time without a request after which a connection is closed (chapter 2.10).
+    pub idle_wait: Duration,
+    /// Shortest pause before a source that was lost is dialed again.
+    pub redial_min: Duration,
+    /// Longest such pause.
+    pub redial_max: Duration,
+    /// Time in which nothing comes of an operation after which it is given up: no grant lasts longer.
+    pub stall_wait: Duration,
+    /// Shortest time between two wishes to read membership again.
+    pub refresh_wait: Duration,
+    /// Fetches given a route in one turn, and timers that fire in one.
+    pub placed_per_turn: usize,
+    /// Operations begun in one turn.
+    pub operations_per_turn: usize,
+}
+
+impl Default for FetcherSettings {
+    fn default() -> Self {
+        FetcherSettings {
+            fetches_max: 4_096,
+            connections_max: 256,
+            dials_max: 4,
+            residences_max: GRANT_KEYS_MAX,
+            operations_max: 4,
+            bytes_max: 32 << 20,
+            source_bytes_max: 16 << 20,
+            routes_max: 3,
+            idle_wait: Duration::from_secs(10),
+            redial_min: Duration::from_millis(100),
+            redial_max: Duration::from_secs(3),
+            stall_wait: Duration::from_millis(GRANT_MS_MAX as u64),
+            refresh_wait: Duration::from_secs(1),
+            placed_per_turn: 256,
+            operations_per_turn: 2,
+        }
+    }
+}
+
+impl FetcherSettings {
+    /// # Panics
+    /// If a bound leaves no room for anything.
+    pub(super) fn assert_valid(&self) {
+        assert!(self.fetches_max > 0 && self.connections_max > 0 && self.dials_max > 0, "a queue has room");
+        assert!(
+            (1..=GRANT_KEYS_MAX).contains(&self.residences_max),
+            "an operation wants 1 to {GRANT_KEYS_MAX}"
+        );
+        assert!(self.operations_max > 0 && self.routes_max > 0, "something is tried");
+        assert!(self.source_bytes_max <= self.bytes_max, "a source has a share");
+        assert!(self.redial_min <= self.redial_max, "pauses grow");
+        assert!(self.placed_per_turn > 0 && self.operations_per_turn > 0, "a turn does something");
+    }
+}
