@@ -27,10 +27,12 @@ const APPEND_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Arguments of `orbitkv cluster`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Runs until Ctrl-C or SIGTERM, then stops the nodes, then etcd, and removes their directories.\n\
+#[command(
+    after_help = "Runs until Ctrl-C or SIGTERM, then stops the nodes, then etcd, and removes their directories.\n\
                         75 % of the available memory is divided among the nodes; the sum is printed before they start.\n\
                         Exit codes: 0 done; 2 bad usage or settings; 3 memory, a port, a device or etcd is missing;\n\
-                        4 a process died, or --for passed before --until-complete was met.")]
+                        4 a process died, or --for passed before --until-complete was met."
+)]
 pub struct ClusterArgs {
     /// Nodes to start, `node-1` and so on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(NODES_MAX)))]
@@ -102,11 +104,11 @@ pub fn run(args: &ClusterArgs) -> ExitCode {
 
 fn start_and_watch(args: &ClusterArgs) -> Result<Exit, Refusal> {
     if !is_node_id(&args.cluster) {
-        let text = format!("--cluster {:?}: must be 1 to 64 bytes of a-z, 0-9 and -; rename it", args.cluster);
+        let text =
+            format!("--cluster {:?}: must be 1 to 64 bytes of a-z, 0-9 and -; rename it", args.cluster);
         return Err(Refusal(Exit::Usage, text));
     }
-    let order =
-        DivisionOrder { nodes: args.managers, shards: args.shards, dram: args.dram, ssd: args.ssd };
+    let order = DivisionOrder { nodes: args.managers, shards: args.shards, dram: args.dram, ssd: args.ssd };
     let division = Division::of(&order, &Machine::observe())
         .map_err(|refused| Refusal(refused.exit(), refused.to_string()))?;
     let signals = StopSignals::watch()
@@ -243,15 +245,13 @@ impl Screen {
         match self {
             Screen::Terminal(bar) => bar.set_message(text()),
             Screen::Lines => say(&text()),
-            Screen::Json => say(
-                &json!({
-                    "elapsed_ms": elapsed.as_millis() as u64,
-                    "complete": complete,
-                    "bill_bytes": bill_bytes,
-                    "nodes": sights,
-                })
-                .to_string(),
-            ),
+            Screen::Json => say(&json!({
+                "elapsed_ms": elapsed.as_millis() as u64,
+                "complete": complete,
+                "bill_bytes": bill_bytes,
+                "nodes": sights,
+            })
+            .to_string()),
         }
     }
 }

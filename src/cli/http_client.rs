@@ -98,11 +98,9 @@ impl HttpClient {
         let clean = address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
         match port {
             Some(0) => refuse("port 0 is only for a node that picks one"),
-            Some(_) if clean => Ok(HttpClient {
-                address: address.to_owned(),
-                token: None,
-                patience: ANSWER_WAIT_MAX,
-            }),
+            Some(_) if clean => {
+                Ok(HttpClient { address: address.to_owned(), token: None, patience: ANSWER_WAIT_MAX })
+            }
             _ => refuse("it is not HOST:PORT"),
         }
     }

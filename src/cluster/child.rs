@@ -39,9 +39,8 @@ impl ChildProcess {
         let errors = output.try_clone().map_err(|error| failed("making", &log, error))?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
         end_with_parent(&mut command);
-        let child = command
-            .spawn()
-            .map_err(|error| failed("starting", Path::new(command.get_program()), error))?;
+        let child =
+            command.spawn().map_err(|error| failed("starting", Path::new(command.get_program()), error))?;
         Ok(ChildProcess { name: name.to_owned(), child, log })
     }
 
@@ -131,7 +130,8 @@ mod tests {
     #[test]
     fn its_words_are_kept_and_only_whole_lines_are_read() {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut process = shell("echo 'http on here'; echo last >&2; printf 'part on'; exit 7", directory.path());
+        let mut process =
+            shell("echo 'http on here'; echo last >&2; printf 'part on'; exit 7", directory.path());
         assert_eq!(await_end(&mut process).code(), Some(7));
         assert_eq!(process.line("http on "), Some("here".to_owned()));
         assert_eq!(process.line("part"), None, "its line has no end");

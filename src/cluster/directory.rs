@@ -23,8 +23,7 @@ pub(super) struct OwnDirectory {
 impl OwnDirectory {
     /// Makes one below `parent`, and removes those that killed runs left there.
     pub(super) fn below(parent: &Path) -> Result<OwnDirectory, ClusterFailure> {
-        let failed =
-            |what, path: &Path, error| ClusterFailure::System { what, path: path.to_owned(), error };
+        let failed = |what, path: &Path, error| ClusterFailure::System { what, path: path.to_owned(), error };
         fs::create_dir_all(parent).map_err(|error| failed("making", parent, error))?;
         for entry in fs::read_dir(parent).map_err(|error| failed("reading", parent, error))?.flatten() {
             let dead = entry.file_name().to_str().and_then(owner).is_some_and(is_dead);

@@ -13,8 +13,8 @@ use crate::node;
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
 use crate::quantity::{ByteSize, MIB};
 use crate::settings::{
-    CoreList, DRAM_SLICE_BYTES_MIN, INDEX_SLICE_BYTES_MIN, JOURNAL_SLICE_BYTES_MIN, LayoutChoice, Machine, NodeArgs, NodeSettings,
-    SLICE_GRAIN_BYTES, SettingsError,
+    CoreList, DRAM_SLICE_BYTES_MIN, INDEX_SLICE_BYTES_MIN, JOURNAL_SLICE_BYTES_MIN, LayoutChoice, Machine,
+    NodeArgs, NodeSettings, SLICE_GRAIN_BYTES, SettingsError,
 };
 
 /// Share of the available memory that all nodes together plan to use, in percent: the rest is etcd's, the engines'
@@ -24,11 +24,8 @@ pub const MEMORY_PERCENT: u64 = 75;
 pub const NODES_MAX: u16 = 64;
 
 /// What a node gets of index, journal and receive windows where memory is plenty, in bytes: its own defaults.
-const AMPLE: MemberOrder = MemberOrder {
-    journal: ByteSize(16 * MIB),
-    index: ByteSize(256 * MIB),
-    receive: ByteSize(64 * MIB),
-};
+const AMPLE: MemberOrder =
+    MemberOrder { journal: ByteSize(16 * MIB), index: ByteSize(256 * MIB), receive: ByteSize(64 * MIB) };
 /// Halvings of these until the least is reached everywhere.
 const HALVINGS_MAX: u32 = 8;
 /// Part of a node's memory that its arena gets at least, before index, journal and windows get what is ample.
@@ -293,9 +290,13 @@ mod tests {
 
     #[test]
     fn all_bills_fit_the_share_and_leave_little_of_it() {
-        for (available, cores, nodes, shards) in
-            [(22 * GIB, 2, 2, 1), (22 * GIB, 2, 5, 2), (64 * GIB, 8, 16, 4), (512 * GIB, 64, 64, 1), (2 * GIB, 1, 3, 1)]
-        {
+        for (available, cores, nodes, shards) in [
+            (22 * GIB, 2, 2, 1),
+            (22 * GIB, 2, 5, 2),
+            (64 * GIB, 8, 16, 4),
+            (512 * GIB, 64, 64, 1),
+            (2 * GIB, 1, 3, 1),
+        ] {
             let machine = machine(available, cores);
             let division = Division::of(&order(nodes, shards), &machine).expect("it fits");
             let total: u64 = division.nodes.iter().map(|node| bill_of(node, &machine)).sum();
@@ -316,7 +317,12 @@ mod tests {
         let scarce_machine = machine(2 * GIB, 2);
         let scarce = Division::of(&given, &scarce_machine).expect("it fits");
         for division in [&ample, &scarce] {
-            assert!(division.nodes.iter().all(|node| (node.dram, node.ssd) == (ByteSize(300 * MIB), ByteSize(GIB))));
+            assert!(
+                division
+                    .nodes
+                    .iter()
+                    .all(|node| (node.dram, node.ssd) == (ByteSize(300 * MIB), ByteSize(GIB)))
+            );
         }
         assert!(scarce.nodes[0].member.expect("a member").index < AMPLE.index);
         assert!(scarce.total_bytes() <= scarce_machine.memory_available_bytes / 4 * 3);
@@ -371,7 +377,9 @@ mod tests {
         let division = Division::of(&order(2, 1), &machine).expect("it fits");
         let text = division.to_string();
         assert!(text.lines().next().is_some_and(|line| line.contains("2 nodes")), "{text}");
-        for part in ["arena", "journal", "peer index", "receive windows", "metadata queues", "of 16.50 GiB, 75 %"] {
+        for part in
+            ["arena", "journal", "peer index", "receive windows", "metadata queues", "of 16.50 GiB, 75 %"]
+        {
             assert!(text.contains(part), "no word of `{part}`: {text}");
         }
         assert!(text.contains(&ByteSize(division.total_bytes()).rounded()), "{text}");

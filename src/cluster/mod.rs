@@ -193,8 +193,7 @@ impl Cluster {
         let run = OwnDirectory::below(&std::env::temp_dir())?;
         let wants_data = order.nodes.iter().any(|node| node.ssd.0 > 0);
         let data = wants_data.then(|| OwnDirectory::below(&order.data_parent)).transpose()?;
-        let mut cluster =
-            Cluster { nodes: Vec::new(), etcd: None, etcd_told: false, _run: run, _data: data };
+        let mut cluster = Cluster { nodes: Vec::new(), etcd: None, etcd_told: false, _run: run, _data: data };
         let mut ports = Ports::new();
         let url = match &order.coordination {
             Coordination::Standalone => None,

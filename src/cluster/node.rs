@@ -79,13 +79,17 @@ impl NodeProcess {
         };
         let program = std::env::current_exe().map_err(failed)?;
         // The socket's path is short of room, so it does not lie below the data.
-        let socket = run.with(&order.name)?.join("engine.sock");
+        let own = run.with(&order.name)?;
+        let socket = own.join("engine.sock");
         let mut command = Command::new(program);
         command.args(["node", "--node-id", &order.name, "--http", "127.0.0.1:0"]);
         command.arg("--engine-socket").arg(&socket);
         command.args(["--dram", &order.dram.to_string(), "--ssd", &order.ssd.to_string()]);
-        if let Some(data) = data.filter(|_| order.ssd.0 > 0) {
-            command.arg("--data-dir").arg(data.with(&order.name)?);
+        match data.filter(|_| order.ssd.0 > 0) {
+            Some(data) => _ = command.arg("--data-dir").arg(data.with(&order.name)?),
+            // Its key and its epoch do not need a real disk.
+            None if order.member.is_some() => _ = command.arg("--data-dir").arg(own.join("data")),
+            None => {}
         }
         if let Some(shards) = order.shards {
             command.args(["--shards", &shards.to_string()]);

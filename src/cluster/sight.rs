@@ -85,8 +85,17 @@ impl NodeSight {
 #[must_use]
 pub fn table(sights: &[NodeSight]) -> String {
     let mut table = Table::new([
-        "node", "epoch", "state", "coverage", "members", "served", "received", "lag", "dram blocks",
-        "ssd blocks", "rss",
+        "node",
+        "epoch",
+        "state",
+        "coverage",
+        "members",
+        "served",
+        "received",
+        "lag",
+        "dram blocks",
+        "ssd blocks",
+        "rss",
     ]);
     for sight in sights {
         // A node that says nothing has no figures, not figures of 0.

@@ -103,7 +103,9 @@ pub fn replay(
                             break;
                         }
                         let due = starts.get(index).map(|&start| began + start);
-                        let Some(late) = due.map_or(Some(Duration::ZERO), |due| until(due, stop)) else { break };
+                        let Some(late) = due.map_or(Some(Duration::ZERO), |due| until(due, stop)) else {
+                            break;
+                        };
                         engine
                             .serve(&requests[index].hash_ids, late)
                             .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;

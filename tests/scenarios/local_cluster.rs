@@ -119,7 +119,10 @@ fn a_cluster_becomes_complete_and_nothing_is_left_of_it() {
     let names: Vec<&str> = nodes.iter().filter_map(|node| node["node"].as_str()).collect();
     assert_eq!(names, ["node-1", "node-2"]);
     for node in nodes {
-        assert_eq!((&node["state"], &node["epoch"], &node["members"]), (&"member".into(), &1.into(), &2.into()));
+        assert_eq!(
+            (&node["state"], &node["epoch"], &node["members"]),
+            (&"member".into(), &1.into(), &2.into())
+        );
         assert!(node["sessions_received"].as_u64().is_some_and(|sessions| sessions > 0), "{said:#?}");
         assert!(node["rss_bytes"].as_u64() < node["bill_bytes"].as_u64(), "{said:#?}");
     }
@@ -141,7 +144,8 @@ fn a_node_that_dies_is_named_and_the_others_go_on() {
     assert_eq!(processes.len(), 3, "two nodes and etcd: {processes:?}");
     let (victim, _) = processes.iter().find(|(_, line)| line.contains("--node-id node-2")).expect("it runs");
     kill_process(*victim, Signal::KILL).expect("it runs");
-    let line = running.line(|line| line["nodes"][1]["state"].as_str().is_some_and(|state| state.contains("ended")));
+    let line =
+        running.line(|line| line["nodes"][1]["state"].as_str().is_some_and(|state| state.contains("ended")));
     assert!(line["nodes"][1]["state"].as_str().is_some_and(|state| state.contains('9')), "{line}");
     assert_eq!((&line["nodes"][0]["state"], &line["complete"]), (&"member".into(), &false.into()));
     running.signal(Signal::TERM);
@@ -156,7 +160,8 @@ fn a_node_that_dies_is_named_and_the_others_go_on() {
 #[test]
 fn not_even_a_killed_command_leaves_processes_behind() {
     let place = Place::new();
-    let mut running = Running::of(place.command(&["cluster", "--managers", "1", "--dram", "64mib", "--json"]));
+    let mut running =
+        Running::of(place.command(&["cluster", "--managers", "1", "--dram", "64mib", "--json"]));
     running.line(is_complete);
     running.signal(Signal::KILL);
     assert_eq!(running.child.wait().expect("our child").signal(), Some(Signal::KILL.as_raw()));
