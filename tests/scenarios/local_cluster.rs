@@ -176,7 +176,7 @@ fn what_a_cluster_cannot_start_without_is_refused_by_name() {
     run(cluster("1").env("PATH", &nowhere)).refused(3, &["no `etcd` in PATH", "etcd-server", "--etcd URL"]);
     run(cluster("0").arg("--json")).refused(2, &["--managers"]);
     run(cluster("1").args(["--cluster", "No Name"])).refused(2, &["--cluster \"No Name\""]);
-    let said = run(place.command(&["cluster", "--managers", "2", "--dram", "100tib"]));
+    let said = run(&mut place.command(&["cluster", "--managers", "2", "--dram", "100tib"]));
     said.refused(3, &["2 nodes need at least", "75 %", "lower --dram"]);
     place.is_clean();
 }
