@@ -484,7 +484,7 @@ impl Seat {
             None => None,
             Some((settings, port)) => {
                 let now = Moment(monotonic_ns());
-                Some(Box::new(Peers::new(&settings, ShardIndex(self.shard), port, now)?))
+                Some(Box::new(Peers::new(&settings, ShardIndex(self.shard), port, self.arena.clone(), now)?))
             }
         };
         let parts = CoreParts {

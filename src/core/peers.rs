@@ -19,7 +19,7 @@ impl Core {
         let control = self.control();
         let CoreParts { peers: Some(peers), shard, mail, .. } = &mut self.parts else { return false };
         let mut left_over = false;
-        if peers.is_due(shard.head(), now) {
+        if peers.is_due(shard.head(), now) || shard.has_peer_work() {
             left_over = peers.turn(shard, now, Moment(boottime_ns()));
             if left_over {
                 peers.wake();

@@ -99,6 +99,7 @@ impl Peers {
                 self.life = Life::Registered;
                 self.publisher.on_registered(local, now);
                 self.subscriber.on_registered(local, now);
+                self.payload.on_registered(local);
             }
             LifeLetter::Admitted(until) => {
                 if self.life != Life::Unregistered {
@@ -107,12 +108,16 @@ impl Peers {
             }
             LifeLetter::Members(neighbours) => self.on_members(neighbours, shard, now),
             LifeLetter::MayRaise(revision) => self.subscriber.on_may_raise(revision),
-            LifeLetter::Suspended => self.subscriber.on_membership_invalid(now),
+            LifeLetter::Suspended => {
+                self.subscriber.on_membership_invalid(now);
+                self.payload.on_membership_invalid();
+            }
             LifeLetter::Fenced(incarnation) => {
                 if self.local.incarnation == incarnation {
                     self.life = Life::Unregistered;
                     self.publisher.on_fenced(now);
                     self.subscriber.on_fenced(now);
+                    self.payload.on_fenced(shard);
                 }
             }
         }
@@ -124,6 +129,9 @@ impl Peers {
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         self.subscriber.on_lower(&neighbours.map, &mut index, now);
         self.publisher.on_members(&neighbours.map, now);
+        self.payload.on_members(&neighbours, &mut self.endpoint, shard, now);
+        let own = self.local.node;
+        shard.seek_peers(neighbours.map.members().iter().any(|member| member.node != own));
         self.answers.push_back(Answer::Lowered(self.shard, neighbours.map.revision));
         // A multiple of our shards cuts our ranges further, and its rows are where their keys are.
         let own = self.local.shards;

@@ -11,12 +11,14 @@
 mod life;
 mod links;
 mod lookup;
+mod payload;
 mod permits;
 mod report;
 mod settings;
 
 use std::collections::{HashMap, VecDeque};
 
+use orbitkv_native::arena::Arena;
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Origin, Purpose};
 use orbitkv_shards::coverage::{CoreCoverage, Standing, Unavailable};
@@ -33,8 +35,10 @@ use crate::core::mail::{Answer, Letter};
 use life::Life;
 use links::{Links, Side};
 use lookup::LookupBuffer;
+use payload::{Payload, Surroundings};
 
 pub use life::{LifeLetter, Neighbours};
+pub use payload::PayloadReport;
 pub use permits::{PermitLetter, Pool};
 pub use report::{OwnerRow, OwnersPage, PeersReport, ReadingsAnswer, ReadingsQuestion};
 pub use settings::{PeersSettings, RECEIVE_SLICE_BYTES_MIN, SettingsRefused};
@@ -64,6 +68,7 @@ pub struct Peers {
     publisher: Publisher,
     subscriber: Subscriber,
     partition: Partition,
+    payload: Payload,
     /// On core 0: permits for snapshots served and received.
     pools: Option<[Permits; 2]>,
     links: Links,
@@ -91,6 +96,7 @@ impl Peers {
         settings: &PeersSettings,
         shard: ShardIndex,
         port: std::net::UdpSocket,
+        arena: Arena,
         now: Moment,
     ) -> Result<Peers, quic::EndpointError> {
         let local = settings.local;
@@ -108,6 +114,7 @@ impl Peers {
             publisher,
             subscriber: Subscriber::new(settings.subscriber, local, shard, settings.scope.clone()),
             partition,
+            payload: Payload::new(shard, arena, settings.slice_bytes, settings.endpoint.payload.receive_pool_bytes),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),
             dials: HashMap::new(),
@@ -158,7 +165,7 @@ impl Peers {
         let head = shard.head();
         self.head_seen = head;
         while let Some(event) = self.endpoint.poll_event() {
-            self.on_event(event, now);
+            self.on_event(event, shard, now, boot);
         }
         let mut more = before.more | self.read_links(shard, head, now);
         self.draws = self.draws.wrapping_add(1);
@@ -166,12 +173,15 @@ impl Peers {
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         more |= self.subscriber.turn(&mut index, now);
         self.interpret(now);
+        let (payload, mut around) = self.payload_around(now, boot);
+        more |= payload.turn(shard, &mut around);
         let after = self.endpoint.flush(now.0);
         let deadlines = [
             after.deadline_ns.map(Moment),
             self.publisher.next_deadline(),
             self.subscriber.next_deadline(),
             self.links.next_deadline(),
+            self.payload.next_deadline(),
         ];
         self.deadline = deadlines.into_iter().flatten().min();
         more | after.more
@@ -224,14 +234,43 @@ impl Peers {
         coverage
     }
 
-    fn on_event(&mut self, event: Event, now: Moment) {
+    /// The payload connections, and what they need of the rest.
+    fn payload_around(&mut self, now: Moment, boot: Moment) -> (&mut Payload, Surroundings<'_>) {
+        let coverage = self.coverage(now, boot);
+        let may_ask = !matches!(coverage.standing, Standing::Unavailable(_));
+        let life = match self.life {
+            Life::Member(until) if until > boot => {
+                let Local { epoch, incarnation, .. } = self.local;
+                orbitkv_shards::grants::Life::Serving { epoch, incarnation }
+            }
+            _ => orbitkv_shards::grants::Life::Fenced,
+        };
+        let Peers { payload, endpoint, partition, subscriber, neighbours, .. } = self;
+        (payload, Surroundings { endpoint, partition, subscriber, neighbours, may_ask, life, now })
+    }
+
+    fn on_event(&mut self, event: Event, shard: &mut Shard, now: Moment, boot: Moment) {
+        let (Event::Connected { connection, .. }
+        | Event::Lost { connection, .. }
+        | Event::StreamOpened { connection, .. }
+        | Event::Readable { connection, .. }
+        | Event::Writable { connection, .. }
+        | Event::Delivered { connection, .. }
+        | Event::Stopped { connection, .. }
+        | Event::StreamsAvailable { connection }) = event;
+        if let Event::Connected { peer, purpose: Purpose::Payload, origin, .. } = event {
+            let node = self.neighbours.holder(peer);
+            let (payload, mut around) = self.payload_around(now, boot);
+            return payload.on_connected(connection, origin, node, shard, &mut around);
+        }
+        if self.payload.has(connection) {
+            let (payload, mut around) = self.payload_around(now, boot);
+            return payload.on_event(&event, shard, &mut around);
+        }
         match event {
-            Event::Connected { connection, peer, purpose, origin, .. } => match (purpose, origin) {
-                (Purpose::Payload, _) => {
-                    self.endpoint.close(connection, close_code::NOT_SERVED, now.0);
-                }
-                (Purpose::Inventory, Origin::Dialled) => self.on_dialled(connection, now),
-                (Purpose::Inventory, Origin::Accepted) => match self.neighbours.holder(peer) {
+            Event::Connected { connection, peer, origin, .. } => match origin {
+                Origin::Dialled => self.on_dialled(connection, now),
+                Origin::Accepted => match self.neighbours.holder(peer) {
                     Some(node) => {
                         let id = self.links.add(connection, Side::Source);
                         self.publisher.on_connected(id, node, now);

@@ -12,7 +12,7 @@ use orbitkv_shards::shard::Tag;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
 
-use super::Peers;
+use super::{PayloadReport, Peers};
 use super::links::Side;
 
 /// Figures of a core's part in the cluster.
@@ -34,6 +34,8 @@ pub struct PeersReport {
     pub subscriber: SubscriberFigures,
     /// The endpoint.
     pub endpoint: quic::Counters,
+    /// What is lent and fetched.
+    pub payload: PayloadReport,
     /// Turns in which a handshake was worked on: signatures make them long.
     pub handshake_turns: u64,
 }
@@ -101,6 +103,7 @@ impl Peers {
             publishing: self.publisher.standing(head),
             subscriber: self.subscriber.figures().clone(),
             endpoint: self.endpoint.counters(),
+            payload: self.payload.report(),
             handshake_turns: self.handshake_turns,
         }
     }

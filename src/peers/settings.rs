@@ -50,6 +50,8 @@ pub struct PeersSettings {
     pub subscriber: SubscriberSettings,
     /// The index partition.
     pub index: IndexSettings,
+    /// A shard's slice of the arena in bytes.
+    pub slice_bytes: u64,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
 }
@@ -103,6 +105,7 @@ impl PeersSettings {
             endpoint,
             publisher,
             subscriber,
+            slice_bytes: settings.dram_slice_bytes,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
         })
     }

@@ -91,6 +91,20 @@ pub struct ConnectionId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
+impl StreamId {
+    /// Its number, unique on its connection.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The stream with a number that [`Self::number`] gave.
+    #[must_use]
+    pub fn numbered(number: u64) -> StreamId {
+        StreamId(number)
+    }
+}
+
 /// Who began a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {

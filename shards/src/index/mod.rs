@@ -24,7 +24,7 @@ mod tests;
 pub use changes::Put;
 pub use lookup::{REPLICAS_MAX, Replica, Replicas};
 pub use prefetch::PrefetchBytes;
-pub use room::{IndexFull, ROW_BYTES_LEFT};
+pub use room::IndexFull;
 pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
 
 use orbitkv_wire::identity::KeyHash;
@@ -112,8 +112,7 @@ impl Partition {
         directories.resize_with(count, Directory::default);
         let mut heaps = Vec::with_capacity(count.div_ceil(HEAP_DIRECTORIES));
         heaps.resize_with(heaps.capacity(), Heap::default);
-        let charged_bytes =
-            (directories.len() * size_of::<Directory>() + heaps.len() * size_of::<Heap>()) as u64;
+        let charged_bytes = room::empty_bytes(directories.len(), heaps.len());
         Partition {
             settings,
             prefetch: Prefetch::default(),

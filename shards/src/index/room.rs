@@ -10,7 +10,7 @@ use super::view::VIEWS_MAX;
 use super::{HEAP_DIRECTORIES, Partition};
 
 /// Bytes that a row leaves to others when it is removed, if its key has no other owner.
-pub const ROW_BYTES_LEFT: u64 = size_of::<Place>() as u64;
+const ROW_BYTES_LEFT: u64 = size_of::<Place>() as u64;
 
 /// There is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -153,4 +153,18 @@ impl Partition {
         let uncharged_bytes = self.settings.budget_bytes.saturating_sub(self.charged_bytes);
         uncharged_bytes + (free_places * size_of::<Place>()) as u64
     }
+
+    /// The same if so many of the rows there are were removed, at least.
+    #[must_use]
+    pub fn free_bytes_without(&self, rows: u64) -> u64 {
+        if rows < self.rows {
+            return self.free_bytes() + rows * ROW_BYTES_LEFT;
+        }
+        self.settings.budget_bytes.saturating_sub(empty_bytes(self.directories.len(), self.heaps.len()))
+    }
+}
+
+/// What a partition without rows is charged for.
+pub(super) fn empty_bytes(directories: usize, heaps: usize) -> u64 {
+    (directories * size_of::<Directory>() + heaps * size_of::<Heap>()) as u64
 }

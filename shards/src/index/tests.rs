@@ -249,6 +249,52 @@ fn an_excluded_owner_is_gone_at_once_and_swept_in_slices() {
 }
 
 #[test]
+fn what_is_swept_is_given_back_and_nothing_stays_charged() {
+    let mut partition = Partition::new(IndexSettings { budget_bytes: 16 << 20 });
+    let (empty, free) = (partition.charged_bytes, partition.free_bytes());
+    let views: Vec<_> = (0..5).map(|peer| partition.open_view(owner(peer)).unwrap()).collect();
+    for (number, &view) in (0..).zip(&views) {
+        // Some keys have one owner, some two.
+        fill(&mut partition, view, number * 2_000..number * 2_000 + 3_000);
+    }
+    assert_eq!(partition.free_bytes_without(partition.accounting().rows), free);
+    for view in views {
+        partition.retire(view);
+        while partition.sweep(100) {}
+    }
+    assert_eq!(partition.accounting().rows, 0);
+    assert_eq!((partition.charged_bytes, partition.free_bytes()), (empty, free));
+}
+
+#[test]
+fn rows_without_another_owner_leave_at_least_what_is_said() {
+    let mut partition = Partition::new(IndexSettings { budget_bytes: 1 << 20 });
+    let views: Vec<_> = (0..3).map(|peer| partition.open_view(owner(peer)).unwrap()).collect();
+    for (number, &view) in (0..).zip(&views) {
+        fill(&mut partition, view, number * 3_000..(number + 1) * 3_000);
+    }
+    for (view, left) in views.into_iter().zip([6_000, 3_000, 0]) {
+        let said_bytes = partition.free_bytes_without(3_000);
+        partition.retire(view);
+        while partition.sweep(100) {}
+        assert_eq!(partition.accounting().rows, left);
+        assert!(partition.free_bytes() >= said_bytes, "{} of {said_bytes}", partition.free_bytes());
+    }
+}
+
+#[test]
+fn a_row_of_a_key_with_many_owners_costs_a_third_of_a_place() {
+    let mut partition = Partition::new(IndexSettings { budget_bytes: 16 << 20 });
+    let empty = partition.charged_bytes;
+    for peer in 0..64 {
+        let view = partition.open_view(owner(peer)).unwrap();
+        fill(&mut partition, view, 0..2_000);
+    }
+    let bytes = (partition.charged_bytes - empty) as f64 / partition.accounting().rows as f64;
+    assert!(bytes <= 20.0, "{bytes} bytes a row");
+}
+
+#[test]
 fn two_media_of_one_key_are_two_rows() {
     let mut partition = Partition::new(IndexSettings { budget_bytes: 16 << 20 });
     let view = partition.open_view(owner(1)).unwrap();

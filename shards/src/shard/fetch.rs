@@ -85,6 +85,12 @@ impl Shard {
         !self.fetches.seeks.is_empty()
     }
 
+    /// Whether whoever speaks to peers has something to do for the shard.
+    #[must_use]
+    pub fn has_peer_work(&self) -> bool {
+        self.has_seeks() || !self.fetches.effects.is_empty() || self.pins.has_news()
+    }
+
     /// The next thing to do about a fetch.
     pub fn poll_fetch(&mut self) -> Option<FetchEffect> {
         self.fetches.effects.pop_front()

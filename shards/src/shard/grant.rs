@@ -158,6 +158,11 @@ impl Pins {
         self.live.len()
     }
 
+    /// Whether something is to be told, or to be computed.
+    pub(super) fn has_news(&self) -> bool {
+        !self.events.is_empty() || !self.sum_queue.is_empty()
+    }
+
     fn decide(&mut self, event: PinEvent) {
         let (PinEvent::Ready { pin, .. } | PinEvent::Failed { pin, .. }) = event;
         let state = &mut self.live.get_mut(&pin).expect("whoever waits is live").state;

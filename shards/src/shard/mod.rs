@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use orbitkv_wire::bounds::QUERY_HASHES_MAX;
-use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, Sequence, ShardIndex};
+use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, ShardIndex};
 
 use crate::admission::Pool;
 use crate::drop_memory::DropMemory;
@@ -38,7 +38,7 @@ use crate::time::Moment;
 pub use command::{Command, Key, Outcome, PeersPart, Places, Reply, Tag};
 pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
-pub use grant::{ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
+pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
 pub use tiers::{Order, OrderKind, TransferId};
 

@@ -35,6 +35,21 @@ fn seeds_have_no_violation_and_meet_every_counter() {
     assert_eq!(counters.missing(), [], "never met in {SEEDS} seeds:\n{}", Report::table(&counters));
 }
 
+/// Ten owners begin at once on an index that has room to plan a few of their snapshots at a time: a claim for the
+/// moment was taken for want of room, and every owner waited thirty seconds for the one before it.
+#[test]
+fn owners_that_fit_one_after_another_do_not_wait_for_a_time_to_pass() {
+    let _named = Named(981);
+    run(981);
+}
+
+/// Every stream is broken while the index is full of stale views: no offer fitted any more, whatever was said.
+#[test]
+fn an_index_full_of_stale_views_does_not_stand_still() {
+    let _named = Named(1_499);
+    run(1_499);
+}
+
 /// The commit that is tested chooses a seed of its own, so that the set is not always the same.
 #[test]
 fn the_seed_of_the_commit_has_no_violation() {

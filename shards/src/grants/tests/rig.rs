@@ -170,7 +170,7 @@ impl GrantRig {
     /// Takes in what the journal says since it was read last.
     pub fn learn(&mut self) {
         let next = self.stays.keys().next_back().copied().max(self.deletes.last().copied());
-        for (namespace, record) in self.rig.history(Sequence(next.map_or(1, |last| last.0 + 1))) {
+        for (namespace, record) in self.rig.history_from(Sequence(next.map_or(1, |last| last.0 + 1))) {
             let (group, block, medium) = (record.key.group, record.key.block, record.medium);
             let sequence = record.sequence;
             match record.change {
@@ -335,12 +335,14 @@ impl GrantRig {
                     assert_eq!(exposed.transport, Transport::Quic);
                     assert!(self.loans.insert(*loan, exposed).is_none(), "a loan is lent once");
                 }
-                Effect::Say { operation, message, .. } => {
-                    if let FromSource::Extent { index, bytes, checksum, offset } = message {
-                        let exposed = self.expose(*operation, *index, *offset, *bytes, *checksum);
-                        assert_eq!(exposed.transport, Transport::Shm);
-                        assert!(self.extents.insert((*operation, *index), exposed).is_none());
-                    }
+                Effect::Say {
+                    operation,
+                    message: FromSource::Extent { index, bytes, checksum, offset },
+                    ..
+                } => {
+                    let exposed = self.expose(*operation, *index, *offset, *bytes, *checksum);
+                    assert_eq!(exposed.transport, Transport::Shm);
+                    assert!(self.extents.insert((*operation, *index), exposed).is_none());
                 }
                 _ => {}
             }

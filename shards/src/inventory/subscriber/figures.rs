@@ -74,9 +74,13 @@ pub struct SubscriberFigures {
     pub snapshots_accepted: u64,
     /// Snapshots installed.
     pub snapshots_installed: u64,
+    /// Offers that had to wait until other snapshots gave their room back.
+    pub snapshots_held: u64,
     /// Offers refused because the index had no room at the time.
     pub snapshots_refused: u64,
-    /// Views given up to make room for their successors.
+    /// Frames of refused snapshots; they changed nothing.
+    pub frames_discarded: u64,
+    /// Views given up to make room for a snapshot, of the same owner or of another.
     pub views_withdrawn: u64,
     /// Owner streams excluded because their source left or was replaced.
     pub streams_excluded: u64,

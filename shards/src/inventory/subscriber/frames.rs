@@ -94,7 +94,13 @@ impl Subscriber {
         index: &mut Index<'_>,
         now: Moment,
     ) -> Result<(), CloseCause> {
-        match decode_from_source(frame.header, frame.body)? {
+        let message = decode_from_source(frame.header, frame.body)?;
+        if is_of_a_view(&message) && self.session(id).discards() {
+            self.figures.frames_discarded += 1;
+            self.consume(id, frame.header, frame.receipt, now);
+            return Ok(());
+        }
+        match message {
             FromSource::SnapshotPage { snapshot, number, changes } => {
                 let staging = self.session(id).staging("a page")?;
                 staging.begin_page(snapshot, number, changes.len(), frame.body)?;
@@ -306,4 +312,15 @@ impl Subscriber {
         let (connection, bytes) = (session.connection, session.say(message));
         self.effects.push_back(SubscriberEffect::Send { connection, bytes });
     }
+}
+
+/// Whether a message fills a view, follows one, or makes one visible.
+fn is_of_a_view(message: &FromSource<'_>) -> bool {
+    matches!(
+        message,
+        FromSource::SnapshotPage { .. }
+            | FromSource::Delta { .. }
+            | FromSource::SnapshotCommit { .. }
+            | FromSource::Progress { .. }
+    )
 }

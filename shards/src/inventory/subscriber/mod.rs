@@ -10,6 +10,7 @@ mod census;
 mod close;
 mod dialing;
 mod figures;
+mod fit;
 mod frames;
 mod freshness;
 mod links;
@@ -42,6 +43,8 @@ use batch::{Applying, Batch};
 use census::Census;
 use dialing::Dials;
 use membership::Membership;
+use session::Phase;
+use snapshot::Bootstrap;
 use stream::Stream;
 
 pub use close::CloseCause;
@@ -185,6 +188,10 @@ pub struct Subscriber {
     tickets_made: u64,
     granted: VecDeque<PermitTicket>,
     stagings: BTreeSet<StreamId>,
+    /// Whose offers wait until stagings end, in the order in which they came.
+    held: VecDeque<StreamId>,
+    /// Whether a staging or a wish for one has ended since they were looked at.
+    has_room_come: bool,
     /// Hidden views that nobody fills any more.
     orphans: Vec<ViewId>,
     generations: u64,
@@ -229,6 +236,8 @@ impl Subscriber {
             tickets_made: 0,
             granted: VecDeque::new(),
             stagings: BTreeSet::new(),
+            held: VecDeque::new(),
+            has_room_come: false,
             orphans: Vec::new(),
             generations: 0,
             effects: VecDeque::new(),
@@ -242,6 +251,7 @@ impl Subscriber {
     pub fn turn(&mut self, index: &mut Index<'_>, now: Moment) -> bool {
         self.retire_orphans(index);
         if self.membership.is_valid() {
+            self.reconsider_held(index, now);
             self.accept_granted(index, now);
         }
         self.advance(index, now);
@@ -258,6 +268,7 @@ impl Subscriber {
         !self.orphans.is_empty()
             || self.applying.is_some()
             || (admitting && !(self.granted.is_empty() && self.ready.is_empty()))
+            || (admitting && self.has_room_come && !self.held.is_empty())
             || (admitting && self.dials.is_due(self.settings.dials_max))
     }
 
@@ -387,6 +398,8 @@ impl Subscriber {
     fn assert_invariants(&self) {
         assert_eq!(self.census.expected(), self.streams.len(), "every expected stream is counted");
         assert!(self.dials.pending() <= self.settings.dials_max, "dials keep their bound");
+        let others = self.has_room_come || !(self.stagings.is_empty() && self.tickets.is_empty());
+        assert!(self.held.is_empty() || others, "who waits for others has others to wait for");
         if cfg!(debug_assertions) {
             for (id, stream) in &self.streams {
                 assert_eq!(stream.tally, stream.count(), "what is counted of {id:?} is so");
@@ -399,6 +412,12 @@ impl Subscriber {
                 session.is_some_and(|session| session.backlog().0 > 0)
             };
             assert!(self.ready.iter().all(waits), "who is ready has frames that wait");
+            let is_held = |stream: &&Stream| {
+                let phase = stream.session().map(|session| &session.phase);
+                matches!(phase, Some(Phase::Bootstrapping(Bootstrap::Held(_))))
+            };
+            let held = self.streams.values().filter(is_held).count();
+            assert_eq!(held, self.held.len(), "every held offer is a session's");
             let permits = self.streams.values().filter(|stream| stream.holds_ticket()).count();
             assert_eq!(permits, self.tickets.len() + self.stagings.len(), "every wish is a session's");
             let sessions = self.streams.values().filter(|stream| stream.session().is_some()).count();

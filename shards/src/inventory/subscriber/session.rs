@@ -129,6 +129,11 @@ impl Session {
         }
     }
 
+    /// Whether it has refused a snapshot, and has not heard since what comes instead.
+    pub fn discards(&self) -> bool {
+        matches!(self.phase, Phase::Bootstrapping(Bootstrap::Refused))
+    }
+
     /// A frame has had its effect. Says whether enough credit has gathered for an ACK at once.
     pub fn consume(&mut self, header: &Header, settings: &SubscriberSettings, now: Moment) -> bool {
         assert!(header.frame > self.consumed_frame, "frames are consumed in order");

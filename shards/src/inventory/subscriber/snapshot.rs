@@ -19,8 +19,12 @@ const SCANNED_BYTES_PLANNED: u64 = 24;
 pub(super) enum Bootstrap {
     /// Nothing is offered.
     Idle,
+    /// What was offered is refused. What still comes of it is nothing to this end.
+    Refused,
+    /// An offer waits until other snapshots have given their room back.
+    Held(Offer),
     /// An offer waits for a permit.
-    Offered(Offer),
+    Offered(Offer, PermitTicket),
     /// Accepted.
     Staging(Box<Staging>),
 }
@@ -31,7 +35,6 @@ pub(super) struct Offer {
     pub snapshot: SnapshotId,
     pub after: Sequence,
     pub rows_max: u64,
-    pub ticket: PermitTicket,
 }
 
 /// What a source says its snapshot was.
@@ -91,11 +94,17 @@ pub(super) struct Staging {
 
 impl Staging {
     /// Begins what was offered; rows go into the hidden `view`.
-    pub fn new(offer: Offer, view: ViewId, room_bytes: u64, page_due: Moment) -> Staging {
+    pub fn new(
+        offer: Offer,
+        view: ViewId,
+        ticket: PermitTicket,
+        room_bytes: u64,
+        page_due: Moment,
+    ) -> Staging {
         Staging {
             snapshot: offer.snapshot,
             view,
-            ticket: offer.ticket,
+            ticket,
             page_due,
             room_bytes,
             rows_max: offer.rows_max,

@@ -1,35 +1,24 @@
-//! Which offered snapshots are taken, and when: bytes, then a permit (chapters 2.4 and 2.6).
+//! What becomes of offered snapshots: room, then a permit, then a hidden view that is filled (chapters 2.4
+//! and 2.6).
 //!
-//! Old and new are charged together. If the new does not fit beside the old but would instead of it, the
-//! old is withdrawn and swept first, and the source is asked to offer again. If it does not fit at all,
-//! the old stays for hints, and the like is refused until the budget or the estimate has changed.
-
-use std::time::Duration;
+//! An offer that has to wait for other snapshots is held, unanswered, in the order in which it came. Its
+//! source takes it back if that lasts too long, and offers anew.
 
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::FromRequester;
 
 use super::close::CloseCause;
+use super::fit::Fit;
 use super::session::Phase;
-use super::snapshot::{Bootstrap, Commit, Misfit, Offer, Staging, planned_bytes};
+use super::snapshot::{Bootstrap, Commit, Misfit, Offer, Staging};
 use super::stream::OwnerView;
 use super::{Index, StreamId, Subscriber, SubscriberEffect};
-use crate::index::{Owner, Partition, ROW_BYTES_LEFT};
+use crate::index::Owner;
 use crate::inventory::PermitTicket;
 use crate::time::Moment;
 
-/// Why an offer is not taken now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
-    /// The like did not fit before, and nothing has changed or not enough time has passed.
-    Again { wait: Duration },
-    /// It will fit when rows that are being removed are gone.
-    Sweeping,
-    /// It fits only in place of the present view.
-    Instead,
-    /// It does not fit.
-    TooLarge,
-}
+/// Held offers that are looked at in one turn.
+const HELD_PER_TURN: usize = 64;
 
 impl Subscriber {
     /// A permit to receive a snapshot is granted.
@@ -58,15 +47,18 @@ impl Subscriber {
     /// Ends a bootstrap that was not installed.
     pub(super) fn drop_bootstrap(&mut self, id: StreamId, bootstrap: Bootstrap) {
         match bootstrap {
-            Bootstrap::Idle => {}
-            Bootstrap::Offered(offer) => {
-                self.tickets.remove(&offer.ticket);
-                self.effects.push_back(SubscriberEffect::ReturnPermit(offer.ticket));
+            Bootstrap::Idle | Bootstrap::Refused => {}
+            Bootstrap::Held(_) => self.held.retain(|held| *held != id),
+            Bootstrap::Offered(_, ticket) => {
+                self.tickets.remove(&ticket);
+                self.has_room_come = true;
+                self.effects.push_back(SubscriberEffect::ReturnPermit(ticket));
             }
             Bootstrap::Staging(staging) => {
                 self.applying.take_if(|applying| applying.stream == id);
                 self.orphans.push(staging.view);
                 self.stagings.remove(&id);
+                self.has_room_come = true;
                 self.effects.push_back(SubscriberEffect::ReturnPermit(staging.ticket));
             }
         }
@@ -84,16 +76,57 @@ impl Subscriber {
     ) {
         self.begin_bootstrap(id, now);
         self.retire_orphans(index);
-        let refusal = self.weigh(id, rows_max, index.partition, now);
-        if let Err(refusal) = refusal {
-            return self.refuse(id, snapshot, rows_max, refusal, index, now);
+        let offer = Offer { snapshot, after, rows_max };
+        let fit = match self.weigh(id, rows_max, index.partition, now) {
+            // Others came first.
+            Fit::Now | Fit::InsteadOf(_) if !self.held.is_empty() => Fit::Later,
+            fit => fit,
+        };
+        if fit == Fit::Later {
+            self.held.push_back(id);
         }
-        let ticket = PermitTicket(self.tickets_made);
-        self.tickets_made += 1;
-        self.tickets.insert(ticket, id);
-        self.effects.push_back(SubscriberEffect::WantPermit(ticket));
-        let offer = Offer { snapshot, after, rows_max, ticket };
-        self.set_phase(id, Phase::Bootstrapping(Bootstrap::Offered(offer)));
+        self.answer(id, offer, fit, index, now);
+    }
+
+    /// Does what follows from how an offer fits. One that has to wait is in `held` already.
+    fn answer(&mut self, id: StreamId, offer: Offer, fit: Fit, index: &mut Index<'_>, now: Moment) {
+        match fit {
+            Fit::Now => {
+                let ticket = PermitTicket(self.tickets_made);
+                self.tickets_made += 1;
+                self.tickets.insert(ticket, id);
+                self.effects.push_back(SubscriberEffect::WantPermit(ticket));
+                self.set_phase(id, Phase::Bootstrapping(Bootstrap::Offered(offer, ticket)));
+            }
+            Fit::Later => {
+                self.figures.snapshots_held += 1;
+                self.set_phase(id, Phase::Bootstrapping(Bootstrap::Held(offer)));
+            }
+            _ => self.refuse(id, offer, fit, index, now),
+        }
+    }
+
+    /// Looks at held offers again after a snapshot or a wish for one has ended, in the order in which they
+    /// came, until one has to wait on.
+    pub(super) fn reconsider_held(&mut self, index: &mut Index<'_>, now: Moment) {
+        if !std::mem::take(&mut self.has_room_come) {
+            return;
+        }
+        for _ in 0..HELD_PER_TURN {
+            let Some(&id) = self.held.front() else { return };
+            let session = self.streams[&id].session().expect("an offer is a session's");
+            let Phase::Bootstrapping(Bootstrap::Held(offer)) = session.phase else {
+                unreachable!("an offer is held")
+            };
+            let fit = self.weigh(id, offer.rows_max, index.partition, now);
+            if fit == Fit::Later {
+                return;
+            }
+            self.begin_bootstrap(id, now);
+            self.answer(id, offer, fit, index, now);
+            self.settle(id);
+        }
+        self.has_room_come = true;
     }
 
     /// Takes up the offers whose permits have been granted, if they still fit.
@@ -101,112 +134,64 @@ impl Subscriber {
         while let Some(ticket) = self.granted.pop_front() {
             let Some(&id) = self.tickets.get(&ticket) else { continue };
             let session = self.streams[&id].session().expect("a wish is a session's");
-            let Phase::Bootstrapping(Bootstrap::Offered(offer)) = session.phase else {
+            let Phase::Bootstrapping(Bootstrap::Offered(offer, _)) = session.phase else {
                 unreachable!("a wish is an offer's")
             };
             let owner = self.owner(id);
-            let opened = self
-                .weigh(id, offer.rows_max, index.partition, now)
-                .and_then(|()| index.partition.open_view(owner).map_err(|_| Refusal::TooLarge));
+            let fit = self.weigh(id, offer.rows_max, index.partition, now);
+            let opened = match fit {
+                Fit::Now => index.partition.open_view(owner).map_err(|_| Fit::TooLarge),
+                _ => Err(fit),
+            };
             match opened {
                 Ok(view) => {
                     self.tickets.remove(&ticket);
                     let room_bytes = self.free_bytes(index.partition);
                     let page_due = now + self.settings.page_wait;
-                    let staging = Box::new(Staging::new(offer, view, room_bytes, page_due));
+                    let staging = Box::new(Staging::new(offer, view, ticket, room_bytes, page_due));
                     let session = self.session(id);
                     session.phase = Phase::Bootstrapping(Bootstrap::Staging(staging));
                     self.stagings.insert(id);
                     self.figures.snapshots_accepted += 1;
                     self.say(id, &FromRequester::SnapshotAccept { snapshot: offer.snapshot });
                 }
-                Err(refusal) => {
+                Err(fit) => {
                     self.begin_bootstrap(id, now);
-                    self.refuse(id, offer.snapshot, offer.rows_max, refusal, index, now);
+                    if fit == Fit::Later {
+                        // It has waited for its permit while those in `held` came.
+                        self.held.push_front(id);
+                    }
+                    self.answer(id, offer, fit, index, now);
                 }
             }
             self.settle(id);
         }
     }
 
-    /// Whether a snapshot of so many rows may be staged now.
-    fn weigh(&self, id: StreamId, rows_max: u64, partition: &Partition, now: Moment) -> Result<(), Refusal> {
-        let stream = &self.streams[&id];
-        let [free_bytes, swept_bytes, instead_bytes] = self.rooms_bytes(id, partition);
-        if let Some(misfit) = &stream.misfit {
-            let wait = (misfit.at + self.settings.misfit_wait) - now;
-            if !wait.is_zero() {
-                return Err(Refusal::Again { wait });
-            }
-            if misfit.repeats(rows_max, instead_bytes) {
-                return Err(Refusal::Again { wait: self.settings.misfit_wait });
-            }
-        }
-        // An estimate may be wrong: what has failed with as much room is not tried with it again.
-        let needed_bytes = planned_bytes(rows_max);
-        let fits = |room_bytes: u64| {
-            needed_bytes <= room_bytes
-                && !stream.misfit.is_some_and(|misfit| misfit.repeats(rows_max, room_bytes))
-        };
-        if fits(free_bytes) {
-            Ok(())
-        } else if fits(swept_bytes) {
-            Err(Refusal::Sweeping)
-        } else if fits(instead_bytes) {
-            Err(Refusal::Instead)
-        } else {
-            Err(Refusal::TooLarge)
-        }
-    }
-
-    /// Index bytes that neither rows nor accepted snapshots have a claim to.
-    fn free_bytes(&self, partition: &Partition) -> u64 {
-        let claimed_bytes: u64 = self.stagings.iter().map(|id| self.claimed_bytes(*id, partition)).sum();
-        partition.free_bytes().saturating_sub(claimed_bytes)
-    }
-
-    fn claimed_bytes(&self, id: StreamId, partition: &Partition) -> u64 {
-        match self.streams[&id].session().map(|session| &session.phase) {
-            Some(Phase::Bootstrapping(Bootstrap::Staging(staging))) => {
-                staging.outstanding_bytes(partition.view_rows(staging.view))
-            }
-            _ => unreachable!("a staging is of a session"),
-        }
-    }
-
-    /// Index bytes that a stream could have: now, after the sweep, and if its present view went as well.
-    fn rooms_bytes(&self, id: StreamId, partition: &Partition) -> [u64; 3] {
-        let view_rows = self.streams[&id].view.map_or(0, |view| partition.view_rows(view.id));
-        let free_bytes = self.free_bytes(partition);
-        let swept_bytes = free_bytes + partition.accounting().retired_rows * ROW_BYTES_LEFT;
-        [free_bytes, swept_bytes, swept_bytes + u64::from(view_rows) * ROW_BYTES_LEFT]
-    }
-
-    fn refuse(
-        &mut self,
-        id: StreamId,
-        snapshot: SnapshotId,
-        rows_max: u64,
-        refusal: Refusal,
-        index: &mut Index<'_>,
-        now: Moment,
-    ) {
-        let wait = match refusal {
-            Refusal::Again { wait } => wait,
-            Refusal::Sweeping => self.settings.sweep_wait,
-            Refusal::Instead => {
+    fn refuse(&mut self, id: StreamId, offer: Offer, fit: Fit, index: &mut Index<'_>, now: Moment) {
+        let wait = match fit {
+            Fit::Now | Fit::Later => unreachable!("what fits is not refused"),
+            Fit::Again { wait } => wait,
+            Fit::Sweeping => self.settings.sweep_wait,
+            Fit::Instead => {
                 self.withdraw(id, index);
                 self.settings.sweep_wait
             }
-            Refusal::TooLarge => {
-                let [.., room_bytes] = self.rooms_bytes(id, index.partition);
-                self.note_misfit(id, Some((rows_max, room_bytes)), now);
+            Fit::InsteadOf(other) => {
+                self.withdraw(other, index);
+                self.settle(other);
+                self.settings.sweep_wait
+            }
+            Fit::TooLarge => {
+                let room_bytes = self.room_bytes(id, index.partition);
+                self.note_misfit(id, Some((offer.rows_max, room_bytes)), now);
                 self.settings.misfit_wait
             }
         };
+        self.set_phase(id, Phase::Bootstrapping(Bootstrap::Refused));
         self.figures.snapshots_refused += 1;
         let retry_after_ms = wait.as_millis().min(u128::from(u32::MAX)) as u32;
-        self.say(id, &FromRequester::SnapshotRefuse { snapshot, retry_after_ms });
+        self.say(id, &FromRequester::SnapshotRefuse { snapshot: offer.snapshot, retry_after_ms });
     }
 
     /// Gives a view up. Only a complete snapshot makes its owner active again.
@@ -258,6 +243,7 @@ impl Subscriber {
         stream.misfit = None;
         stream.failures = 0;
         self.stagings.remove(&id);
+        self.has_room_come = true;
         self.effects.push_back(SubscriberEffect::ReturnPermit(ticket));
         self.figures.snapshots_installed += 1;
         Ok(())

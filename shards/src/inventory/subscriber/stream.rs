@@ -146,7 +146,14 @@ impl Stream {
     /// Whether it wishes for a permit or has one.
     pub fn holds_ticket(&self) -> bool {
         let phase = self.session().map(|session| &session.phase);
-        matches!(phase, Some(Phase::Bootstrapping(Bootstrap::Offered(_) | Bootstrap::Staging(_))))
+        matches!(phase, Some(Phase::Bootstrapping(Bootstrap::Offered(..) | Bootstrap::Staging(_))))
+    }
+
+    /// Its view, if only a complete snapshot can make it whole again.
+    pub fn view_beyond_repair(&self) -> Option<OwnerView> {
+        let phase = self.session().map(|session| &session.phase);
+        let is_broken = self.misfit.is_some() || matches!(phase, Some(Phase::Bootstrapping(_)));
+        self.view.filter(|_| is_broken)
     }
 
     /// The connection of its session.

@@ -8,3 +8,4 @@ mod membership;
 mod model;
 mod rig;
 mod sessions;
+mod waiting;

@@ -254,7 +254,7 @@ impl Rig {
     }
 
     /// The records of the journal from `next` on.
-    pub fn history(&self, next: Sequence) -> Vec<(NamespaceDigest, Record)> {
+    pub fn history_from(&self, next: Sequence) -> Vec<(NamespaceDigest, Record)> {
         let journal = &self.shard.journal;
         let mut interval = Interval::new(journal.settings());
         let mut records = Vec::new();

@@ -20,7 +20,7 @@ use crate::truth::{KeyId, StreamName};
 
 /// How long everything may take to become right once faults have ended: what did not fit an index is tried
 /// again after 30 seconds.
-const CONVERGENCE_MAX: Duration = Duration::from_secs(450);
+const CONVERGENCE_MAX: Duration = Duration::from_secs(150);
 
 /// Blocks of a view that are compared when it is installed in a run that is too large for all of them.
 const SAMPLE: usize = 256;
@@ -254,25 +254,8 @@ impl World {
             }
         }
         self.shrink_to_fit();
-        self.restart_the_stuck();
         self.pump_watches();
         Ok(())
-    }
-
-    /// An index full of the old views of streams that are all broken has no room for any new one, however
-    /// little the sources hold by now; a restart is what an operator has against that.
-    fn restart_the_stuck(&mut self) {
-        for node in 0..self.nodes.len() as u16 {
-            let cores = &self.nodes[usize::from(node)].cores;
-            let is_stuck = cores
-                .iter()
-                .flat_map(|core| core.subscriber.owners(None, usize::MAX, &core.partition))
-                .any(|owner| owner.misfit);
-            if is_stuck {
-                self.crash(node);
-                self.schedule.after(Duration::ZERO, Event::Start(node));
-            }
-        }
     }
 
     /// Why it is not yet the same everywhere, if so.

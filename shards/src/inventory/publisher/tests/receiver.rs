@@ -136,6 +136,14 @@ impl Receiver {
         }
     }
 
+    /// A refusal of what the source has committed meanwhile: the commit comes after it was said.
+    pub fn refuse_committed(&mut self, retry_after_ms: u32) -> SnapshotId {
+        let View { id: snapshot, .. } = self.view.take().expect("a commit that crosses the refusal");
+        self.discards = true;
+        self.say(FromRequester::SnapshotRefuse { snapshot, retry_after_ms });
+        snapshot
+    }
+
     pub fn resume(&self) -> Option<Resume> {
         self.view.as_ref().map(|view| Resume { view: view.id, sequence: view.applied })
     }

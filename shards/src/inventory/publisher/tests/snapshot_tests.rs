@@ -281,6 +281,34 @@ fn a_refused_offer_is_repeated_when_the_receiver_said_within_bounds() {
 }
 
 #[test]
+fn a_refusal_that_crosses_the_commit_is_taken_and_another_offer_follows() {
+    let (mut rig, id) = scanning(40);
+    finish(&mut rig, id);
+    assert_eq!((rig.watermark(id), rig.permits.held()), (Some(40), 0));
+    rig.heard(id);
+    let refused = rig.receiver(id).refuse_committed(2_000);
+    rig.settle();
+    rig.shard.puts(1, 40..50);
+    rig.pass(MS * 1_999);
+    let figures = rig.publisher.figures();
+    assert_eq!((figures.snapshots_refused, figures.answers_late, figures.snapshots_begun), (1, 0, 1));
+    let beats_only = rig.heard(id).iter().all(|heard| *heard == Heard::Liveness);
+    assert!(beats_only && rig.permits.held() == 0, "nothing goes on from what is not there");
+    rig.pass(MS);
+    let next = rig.heard(id).into_iter().find_map(|heard| match heard {
+        Heard::Begin(snapshot) => Some(snapshot),
+        _ => None,
+    });
+    assert!(next.is_some_and(|next| next != refused), "another offer");
+    assert_eq!(rig.watermark(id), Some(50));
+    // The same once more is late: that view is gone.
+    rig.receiver(id).say(FromRequester::SnapshotRefuse { snapshot: refused, retry_after_ms: 1 });
+    rig.shard.puts(1, 50..55);
+    rig.settle();
+    assert_eq!((rig.watermark(id), rig.publisher.figures().answers_late), (Some(55), 1));
+}
+
+#[test]
 fn answers_to_a_snapshot_that_is_none_change_nothing() {
     let (mut rig, id) = scanning(40);
     let invented = SnapshotId([0xee; 16]);

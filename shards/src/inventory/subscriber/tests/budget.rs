@@ -182,17 +182,6 @@ fn a_staging_without_room_is_dropped_whole() {
 }
 
 #[test]
-fn two_snapshots_share_what_is_free() {
-    let (mut rig, first) = small(BUDGET_BYTES);
-    rig.members(2, &[member("a", 1), member("b", 1)]);
-    let second = rig.connect();
-    rig.offer(first, snapshot(1), 10, 300);
-    rig.grant();
-    rig.offer(second, snapshot(2), 10, 300);
-    assert_eq!((refusals(&rig, first).len(), refusals(&rig, second).len()), (0, 1));
-}
-
-#[test]
 fn a_namespace_too_many_is_refused_by_name_and_nothing_of_its_frame_is_applied() {
     let (mut rig, connection) = Rig::live(10, &[put(1, 5)]);
     let namespace = |number: u8| NamespaceDigest([100 + number; 32]);

@@ -1,0 +1,319 @@
+//! The requester's side: what the shard seeks is looked up, what it orders is asked for, and what comes is
+//! written where it belongs.
+
+use orbitkv_native::arena::{Arena, Checksum};
+use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
+use orbitkv_shards::fetcher::{
+    Candidate, ConnectionId, Fetcher, FetcherEffect, Order, StreamEnd, Violation,
+};
+use orbitkv_shards::index::Replicas;
+use orbitkv_shards::key::StateKey;
+use orbitkv_shards::shard::{FetchEffect, FetchOrder, Shard};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
+use orbitkv_wire::identity::KeyHash;
+use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::payload::{FrameError, FromRequester, Part, Splitter, append_authorize, append_from_requester};
+
+use super::super::close_code;
+use super::{Asked, Link, Payload, Surroundings, dial};
+use std::time::Duration;
+
+/// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
+const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Keys sought in one turn.
+const SEEKS_PER_TURN: usize = QUERY_BATCH_KEYS;
+
+/// A stream on which this core reads the answers of one operation.
+pub(super) struct FetchStream {
+    asked: Asked,
+    splitter: Splitter,
+    /// The front of a frame that is not whole.
+    partial: Vec<u8>,
+    /// The checksum of the payload that comes, if it goes anywhere.
+    sum: Option<Checksum>,
+}
+
+impl Payload {
+    /// Looks up what the shard seeks; true if more is sought.
+    pub(super) fn seek(&mut self, shard: &mut Shard, around: &Surroundings<'_>) -> bool {
+        let mut seeks = Vec::new();
+        while seeks.len() < SEEKS_PER_TURN
+            && let Some(seek) = shard.poll_seek()
+        {
+            seeks.push(seek);
+        }
+        let keys: Vec<(StateKey, KeyHash)> = seeks.iter().map(|seek| (seek.key, seek.hash)).collect();
+        let mut replicas = vec![Replicas::default(); keys.len()];
+        if around.may_ask {
+            around.partition.lookup(&keys, &mut replicas);
+        }
+        for (seek, replicas) in seeks.into_iter().zip(&replicas) {
+            let bytes = replicas.iter().next().map(|replica| u64::from(replica.bytes));
+            shard.on_sought(seek, bytes);
+        }
+        while let Some(effect) = shard.poll_fetch() {
+            match effect {
+                FetchEffect::Fetch(order) => self.begin(&order, shard, around),
+                FetchEffect::Cancel(copy) => {
+                    if !shard.is_wanted(copy) {
+                        self.fetcher.cancel(copy);
+                    }
+                }
+            }
+        }
+        shard.has_seeks()
+    }
+
+    fn begin(&mut self, order: &FetchOrder, shard: &Shard, around: &Surroundings<'_>) {
+        let mut replicas = [Replicas::default()];
+        if around.may_ask {
+            around.partition.lookup(&[(order.key, order.hash)], &mut replicas);
+        }
+        let candidates: Vec<Candidate> = (replicas[0].iter())
+            .filter_map(|replica| {
+                let member = around.subscriber.member(replica.owner)?;
+                let source = SourceStream {
+                    node: member.node,
+                    epoch: member.epoch,
+                    incarnation: member.incarnation,
+                    shard: replica.owner.shard,
+                };
+                let (medium, sequence, bytes) = (replica.medium, replica.sequence, replica.bytes);
+                Some(Candidate { source, medium, sequence, bytes })
+            })
+            .collect();
+        let order = Order {
+            copy: order.copy,
+            namespace: *shard.namespaces().digest(order.key.namespace),
+            group: order.key.group,
+            block: order.key.block,
+            arena_offset: order.arena_offset,
+            bytes: order.bytes,
+        };
+        self.fetcher.begin(order, &candidates, around.now + FETCH_TIME_MAX);
+    }
+
+    /// Does what the fetcher wants done.
+    pub(super) fn fetch(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) {
+        for _ in 0..self.waiting.len() {
+            let (id, source, address) = self.waiting.pop_front().expect("counted");
+            self.dial(id, source, address, around);
+        }
+        while let Some(effect) = self.fetcher.poll_effect() {
+            match effect {
+                FetcherEffect::Dial { dial, source, address } => self.dial(dial, source, address, around),
+                FetcherEffect::Authorize { connection, authorize } => {
+                    let mut frame = Vec::new();
+                    append_authorize(&mut frame, &authorize);
+                    let asked = Asked { operation: authorize.operation, tag: authorize.binding.tag() };
+                    self.ask(connection, asked, frame, around);
+                }
+                FetcherEffect::Release { connection, operation } => {
+                    self.tell(connection, FromRequester::Release(operation), around);
+                }
+                FetcherEffect::Cancel { connection, operation } => {
+                    self.tell(connection, FromRequester::Cancel(operation), around);
+                }
+                FetcherEffect::Forget { connection, operation } => {
+                    self.leave(connection, operation, around);
+                }
+                FetcherEffect::Close { connection, cause } => {
+                    if let Some(connection) = self.fetching.remove(&connection) {
+                        tracing::debug!(core = self.shard.0, %cause, "a payload connection is closed");
+                        self.links.remove(&connection);
+                        around.endpoint.close(connection, close_code::ENDED, around.now.0);
+                    }
+                }
+                FetcherEffect::Fetched { copy, medium, checksum } => shard.on_fetched(copy, medium, checksum),
+                FetcherEffect::Failed { copy, outcome } => shard.on_fetch_failed(copy, outcome),
+                FetcherEffect::Exclude { node, incarnation } => {
+                    tracing::info!(core = self.shard.0, %node, %incarnation, "a peer has begun another life");
+                }
+                // The watch of membership brings the successor.
+                FetcherEffect::Refresh => {}
+            }
+        }
+    }
+
+    fn dial(
+        &mut self,
+        id: orbitkv_shards::fetcher::DialId,
+        source: SourceStream,
+        address: std::net::SocketAddr,
+        around: &mut Surroundings<'_>,
+    ) {
+        match dial(around.endpoint, around.neighbours, &source, address, around.now) {
+            Ok(connection) => {
+                self.dials.insert(connection, id);
+            }
+            Err(DialRefusal::TooManyPending | DialRefusal::NoRoom) => {
+                self.waiting.push_back((id, source, address));
+            }
+            Err(refusal) => {
+                tracing::debug!(core = self.shard.0, node = %source.node, %refusal, "no dial for payload");
+                self.fetcher.on_dial_failed(id, around.now);
+            }
+        }
+    }
+
+    fn ask(&mut self, id: ConnectionId, asked: Asked, frame: Vec<u8>, around: &mut Surroundings<'_>) {
+        let Some(&connection) = self.fetching.get(&id) else { return };
+        let Some(Link::Fetching { streams, .. }) = self.links.get_mut(&connection) else { return };
+        let opened = around.endpoint.open(connection, quic::Priority::Ordinary);
+        let written = opened.ok().filter(|&stream| around.endpoint.write(connection, stream, frame).is_ok());
+        match written {
+            Some(stream) => {
+                let (splitter, partial) = (Splitter::new(), Vec::new());
+                streams.insert(stream, FetchStream { asked, splitter, partial, sum: None });
+            }
+            None => {
+                let code = orbitkv_wire::payload::StopCause::Cancelled as u64;
+                self.fetcher.on_stream_over(id, asked.operation, StreamEnd::Reset { code });
+            }
+        }
+    }
+
+    /// Says something urgent of an operation and reads no more of it.
+    fn tell(&mut self, id: ConnectionId, word: FromRequester, around: &mut Surroundings<'_>) {
+        let (FromRequester::Release(operation)
+        | FromRequester::Cancel(operation)
+        | FromRequester::Released(operation)) = word;
+        let Some(asked) = self.leave(id, operation, around) else { return };
+        let Some(&connection) = self.fetching.get(&id) else { return };
+        let Some(Link::Fetching { control, .. }) = self.links.get_mut(&connection) else { return };
+        let mut frame = Vec::new();
+        append_from_requester(&mut frame, asked.tag, word);
+        control.say(connection, frame, around.endpoint);
+    }
+
+    /// Reads no more of an operation's stream.
+    fn leave(
+        &mut self,
+        id: ConnectionId,
+        operation: orbitkv_wire::payload::OperationId,
+        around: &mut Surroundings<'_>,
+    ) -> Option<Asked> {
+        let &connection = self.fetching.get(&id)?;
+        let Link::Fetching { streams, .. } = self.links.get_mut(&connection)? else { return None };
+        let stream = *streams.iter().find(|(_, stream)| stream.asked.operation == operation)?.0;
+        let left = streams.remove(&stream)?;
+        let code = orbitkv_wire::payload::StopCause::Cancelled as u32;
+        around.endpoint.abandon(connection, stream, code);
+        Some(left.asked)
+    }
+
+    /// Reads what a source says, and writes payload where it belongs; how many bytes that were.
+    pub(super) fn read_answer(
+        &mut self,
+        connection: quic::ConnectionId,
+        stream: StreamId,
+        budget_bytes: usize,
+        around: &mut Surroundings<'_>,
+    ) -> usize {
+        let Some(Link::Fetching { id, streams, .. }) = self.links.get_mut(&connection) else { return 0 };
+        let (id, Some(fetch)) = (*id, streams.get_mut(&stream)) else { return 0 };
+        let (fetcher, arena, now) = (&mut self.fetcher, &self.arena, around.now);
+        let mut read_bytes = 0;
+        let outcome = around.endpoint.read(connection, stream, budget_bytes, |chunk| {
+            read_bytes += chunk.len();
+            fetch.on_chunk(chunk, id, fetcher, arena, now)
+        });
+        let operation = fetch.asked.operation;
+        let end = match outcome {
+            Ok(ReadState::Blocked) => return read_bytes,
+            Ok(ReadState::More) => {
+                self.readable.push_back((connection, stream));
+                return read_bytes;
+            }
+            Err(ReadError::Reader(error)) => {
+                tracing::warn!(%error, "a source sent no payload frame");
+                self.fetcher.on_bad_frame(id, Violation::Frame(error), now);
+                return read_bytes;
+            }
+            Ok(ReadState::Ended) if fetch.partial.is_empty() && fetch.splitter.may_end() => StreamEnd::Finished,
+            // Broken off in the midst of something.
+            Ok(ReadState::Ended) | Err(ReadError::Closed) => {
+                StreamEnd::Reset { code: orbitkv_wire::payload::StopCause::Cancelled as u64 }
+            }
+            Err(ReadError::Reset { code }) => StreamEnd::Reset { code },
+        };
+        self.fetcher.on_stream_over(id, operation, end);
+        read_bytes
+    }
+}
+
+impl FetchStream {
+    fn on_chunk(
+        &mut self,
+        chunk: &[u8],
+        id: ConnectionId,
+        fetcher: &mut Fetcher,
+        arena: &Arena,
+        now: Moment,
+    ) -> Result<(), FrameError> {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            if !self.partial.is_empty() {
+                // A frame that was cut: put together, as far as it goes.
+                let before = self.partial.len();
+                let room = orbitkv_wire::bounds::PAYLOAD_FRAME_BYTES_MAX - before;
+                let taken = rest.len().min(room);
+                self.partial.extend_from_slice(&rest[..taken]);
+                let partial = std::mem::take(&mut self.partial);
+                let Some(part) = self.splitter.next(&partial)? else {
+                    self.partial = partial;
+                    rest = &rest[taken..];
+                    continue;
+                };
+                rest = &rest[part.length() - before..];
+                self.take(part, &[], id, fetcher, arena, now)?;
+                continue;
+            }
+            let Some(part) = self.splitter.next(rest)? else {
+                self.partial.extend_from_slice(rest);
+                return Ok(());
+            };
+            let (bytes, tail) = rest.split_at(part.length());
+            rest = tail;
+            self.take(part, bytes, id, fetcher, arena, now)?;
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        part: Part,
+        bytes: &[u8],
+        id: ConnectionId,
+        fetcher: &mut Fetcher,
+        arena: &Arena,
+        now: Moment,
+    ) -> Result<(), FrameError> {
+        let Asked { operation, tag } = self.asked;
+        match part {
+            Part::Frame { header, message, .. } => {
+                if header.operation() != operation || header.tag != tag.0 {
+                    return Err(FrameError::Contradiction { what: "a frame of another operation" });
+                }
+                self.sum = None;
+                fetcher.on_message(id, operation, &message, now);
+            }
+            Part::Payload { index, range, is_last } => {
+                let destination = fetcher.destination(id, operation, index, now);
+                let computed = destination.and_then(|destination| {
+                    let whole = || Checksum::new(destination.arena_offset, u64::from(destination.bytes));
+                    arena.copy_in(destination.arena_offset + u64::from(range.start), bytes);
+                    self.sum.get_or_insert_with(whole).step(arena, bytes.len() as u64)
+                });
+                if is_last {
+                    // Of what was thrown away the checksum does not matter.
+                    fetcher.on_bytes(id, operation, index, computed.unwrap_or(0));
+                    self.sum = None;
+                }
+            }
+        }
+        Ok(())
+    }
+}

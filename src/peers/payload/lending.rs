@@ -1,0 +1,173 @@
+//! The source's side: requests off the streams into the room, and what it lends onto them.
+
+use bytes::Bytes;
+use orbitkv_native::arena::Checksum;
+use orbitkv_native::quic::{self, ReadError, ReadState, StreamId};
+use orbitkv_shards::grants::{Effect, StreamAt};
+use orbitkv_shards::shard::{CHECKSUM_STEP_BYTES, PinId, Shard};
+use orbitkv_wire::payload::{
+    FrameError, FromRequester, FromSource, Header, Kind, append_from_source, decode_authorize,
+    decode_from_requester, split_frame,
+};
+
+use super::super::close_code;
+use super::{Link, Payload, Surroundings};
+
+/// Bytes of checksums that a turn computes: about 45 µs of it.
+const CHECKSUM_BYTES_PER_TURN: u64 = 512 * 1024;
+
+/// What a requester said.
+enum Said {
+    Authorize(Box<orbitkv_wire::payload::Authorize>),
+    Control(FromRequester),
+}
+
+impl Payload {
+    /// Reads what a requester says; how many bytes that were.
+    pub(super) fn read_request(
+        &mut self,
+        connection: quic::ConnectionId,
+        stream: StreamId,
+        budget_bytes: usize,
+        shard: &mut Shard,
+        around: &mut Surroundings<'_>,
+    ) -> usize {
+        let Some(Link::Lending { id, streams, .. }) = self.links.get_mut(&connection) else { return 0 };
+        let (id, Some(lent)) = (*id, streams.get_mut(&stream)) else { return 0 };
+        let (mut read_bytes, mut said) = (0, Vec::new());
+        let split = |bytes: &[u8]| split_frame(bytes).map(|found| found.map(|(_, body)| body.end));
+        let outcome = around.endpoint.read(connection, stream, budget_bytes, |chunk| {
+            read_bytes += chunk.len();
+            lent.reader.on_chunk(chunk, split, |frame| {
+                said.push(decode(frame)?);
+                Ok(())
+            })
+        });
+        let grants = self.grants.as_mut().expect("connections come with grants");
+        let at = StreamAt { connection: id, stream: stream.number() };
+        for said in said {
+            match said {
+                Said::Authorize(authorize) => {
+                    grants.on_authorize(at, &authorize, around.life, around.now, shard);
+                }
+                Said::Control(FromRequester::Release(operation)) => grants.on_release(id, operation, shard),
+                Said::Control(FromRequester::Cancel(operation)) => grants.on_cancel(id, operation, shard),
+                // Of shared memory, and not of a connection.
+                Said::Control(FromRequester::Released(_)) => {}
+            }
+        }
+        match outcome {
+            Ok(ReadState::Blocked | ReadState::Ended) | Err(ReadError::Reset { .. } | ReadError::Closed) => {}
+            Ok(ReadState::More) => self.readable.push_back((connection, stream)),
+            Err(ReadError::Reader(error)) => {
+                tracing::warn!(%error, "a peer sent no payload frame");
+                self.end(connection, shard, around.now);
+                around.endpoint.close(connection, close_code::BROKEN, around.now.0);
+            }
+        }
+        read_bytes
+    }
+
+    /// Does what the room of grants wants done.
+    pub(super) fn lend(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) {
+        let Some(grants) = &mut self.grants else { return };
+        while let Some(effect) = grants.poll_effect() {
+            let at = match &effect {
+                Effect::Say { at, .. }
+                | Effect::Lend { at, .. }
+                | Effect::Finish { at }
+                | Effect::Stop { at, .. } => *at,
+                // Nobody reads over shared memory yet.
+                Effect::Drained { .. } => continue,
+            };
+            let Some(&connection) = self.lending.get(&at.connection) else {
+                // Its connection is gone: what would have been lent is not.
+                if let Effect::Lend { loan, .. } = effect {
+                    grants.on_loan_drained(loan, shard);
+                }
+                continue;
+            };
+            let stream = StreamId::numbered(at.stream);
+            let lent = match self.links.get_mut(&connection) {
+                Some(Link::Lending { streams, .. }) => streams.get_mut(&stream),
+                _ => None,
+            };
+            match effect {
+                Effect::Say { tag, operation, message, .. } => {
+                    let mut frame = Vec::new();
+                    append_from_source(&mut frame, tag, operation, &message);
+                    if let Some(lent) = lent {
+                        lent.push(frame.into());
+                        lent.send(connection, stream, around.endpoint);
+                    }
+                }
+                Effect::Lend { tag, operation, index, loan, offset, bytes, checksum, .. } => {
+                    let Some(lent) = lent else {
+                        grants.on_loan_drained(loan, shard);
+                        continue;
+                    };
+                    let mut frame = Vec::new();
+                    let message = FromSource::Bytes { index, bytes, checksum };
+                    append_from_source(&mut frame, tag, operation, &message);
+                    lent.push(frame.into());
+                    let payload = self.loans.lend(loan.0, offset, u64::from(bytes));
+                    lent.push(Bytes::from(payload.expect("no more is lent than fits a quarter of the slice")));
+                    lent.send(connection, stream, around.endpoint);
+                }
+                Effect::Finish { .. } => {
+                    if let Some(lent) = lent {
+                        lent.finish();
+                        lent.send(connection, stream, around.endpoint);
+                    }
+                }
+                Effect::Stop { cause, .. } => {
+                    // What is queued goes with the stream; its references end here.
+                    if let Some(Link::Lending { streams, .. }) = self.links.get_mut(&connection) {
+                        streams.remove(&stream);
+                    }
+                    around.endpoint.abandon(connection, stream, cause as u32);
+                }
+                Effect::Drained { .. } => unreachable!("left out above"),
+            }
+        }
+    }
+
+    /// Memory that the transport has let go of.
+    pub(super) fn drain(&mut self, shard: &mut Shard) {
+        while let Some(loan) = self.loans.poll_drained() {
+            let grants = self.grants.as_mut().expect("loans come with grants");
+            grants.on_loan_drained(PinId(loan), shard);
+        }
+    }
+
+    /// Computes checksums of what has none yet, a bounded part; true if more is left.
+    pub(super) fn sum(&mut self, shard: &mut Shard) -> bool {
+        let mut left_bytes = CHECKSUM_BYTES_PER_TURN;
+        while left_bytes > 0 {
+            let Some((id, mut sum)) = self.sums.pop_front().or_else(|| {
+                let order = shard.poll_checksum()?;
+                Some((order.id, Checksum::new(order.arena_offset, order.payload_bytes)))
+            }) else {
+                return false;
+            };
+            if !shard.is_checksum_wanted(id) {
+                shard.on_checksum_dropped(id);
+                continue;
+            }
+            left_bytes = left_bytes.saturating_sub(CHECKSUM_STEP_BYTES.min(sum.remaining_bytes()));
+            match sum.step(&self.arena, CHECKSUM_STEP_BYTES) {
+                Some(checksum) => shard.on_checksum(id, checksum),
+                None => self.sums.push_front((id, sum)),
+            }
+        }
+        true
+    }
+}
+
+fn decode(frame: &[u8]) -> Result<Said, FrameError> {
+    let (header, body): (Header, _) = split_frame(frame)?.expect("handed out whole");
+    match Kind::from_wire(header.kind) {
+        Some(Kind::Authorize) => decode_authorize(&header, &frame[body]).map(Box::new).map(Said::Authorize),
+        _ => decode_from_requester(&header, &frame[body]).map(Said::Control),
+    }
+}

@@ -1,0 +1,369 @@
+//! Blocks between nodes: what this shard lends to peers, and what it fetches from them.
+//!
+//! The rooms decide who gets what (`Grants` for what is lent, `Fetcher` for what is brought); what is here
+//! owns the payload connections and their streams. Bytes that leave are handles to the arena, bytes that
+//! come are written into their slot as they arrive: nothing is collected in between but one frame.
+//!
+//! A connection has one direction: who dialled it asks, who accepted it lends. Each operation has a stream;
+//! releases and cancels have one of their own, which is more urgent.
+
+mod fetching;
+mod lending;
+mod lent_stream;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use orbitkv_native::arena::{Arena, Checksum};
+use orbitkv_native::entropy;
+use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
+use orbitkv_shards::fetcher::{self, DialId, Fetcher, FetcherFigures, FetcherSettings};
+use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection};
+use orbitkv_shards::index::Partition;
+use orbitkv_shards::inventory::subscriber::Subscriber;
+use orbitkv_shards::members::Local;
+use orbitkv_shards::shard::{ChecksumId, Shard};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
+use orbitkv_wire::identity::{NodeId, ShardIndex};
+use orbitkv_wire::inventory::{Requester, SourceStream};
+use orbitkv_wire::payload::OperationId;
+
+use super::life::Neighbours;
+use fetching::FetchStream;
+use lent_stream::LentStream;
+
+/// Bytes of payload streams that a turn reads: with their checksum some 40 µs of it.
+const READ_BYTES_PER_TURN: usize = 128 * 1024;
+
+/// Share of the arena that is lent at most; the room's own bound is the same (chapter 3.2).
+const LENT_SHARE: u64 = 4;
+
+/// What the rest of the core's peers lends for a turn.
+pub(super) struct Surroundings<'a> {
+    pub endpoint: &'a mut Endpoint,
+    pub partition: &'a Partition,
+    pub subscriber: &'a Subscriber,
+    pub neighbours: &'a Neighbours,
+    /// Whether peers may be asked: this node is a member and knows the others.
+    pub may_ask: bool,
+    pub life: Life,
+    pub now: Moment,
+}
+
+/// One payload connection.
+enum Link {
+    /// We lend on it.
+    Lending { id: PayloadConnection, requester: Requester, streams: BTreeMap<StreamId, LentStream> },
+    /// We fetch on it.
+    Fetching { id: fetcher::ConnectionId, control: Control, streams: BTreeMap<StreamId, FetchStream> },
+}
+
+/// The stream for releases and cancels of a connection that we dialled.
+#[derive(Default)]
+struct Control {
+    stream: Option<StreamId>,
+    unsent: VecDeque<Vec<u8>>,
+}
+
+/// Payload connections of one core.
+pub(super) struct Payload {
+    shard: ShardIndex,
+    arena: Arena,
+    slice_bytes: u64,
+    loans: Payloads,
+    /// There from the first life on.
+    grants: Option<Grants>,
+    fetcher: Fetcher,
+    links: HashMap<quic::ConnectionId, Link>,
+    made: u64,
+    /// By the numbers that the rooms know.
+    lending: HashMap<PayloadConnection, quic::ConnectionId>,
+    fetching: HashMap<fetcher::ConnectionId, quic::ConnectionId>,
+    dials: HashMap<quic::ConnectionId, DialId>,
+    /// Dials for which the endpoint has no room yet.
+    waiting: VecDeque<(DialId, SourceStream, SocketAddr)>,
+    /// Streams that may have bytes to read, in turn.
+    readable: VecDeque<(quic::ConnectionId, StreamId)>,
+    /// Checksums under way.
+    sums: VecDeque<(ChecksumId, Checksum)>,
+}
+
+/// What payload connections say of themselves.
+#[derive(Clone, Debug)]
+pub struct PayloadReport {
+    /// What is lent.
+    pub grants: GrantFigures,
+    /// What is fetched.
+    pub fetcher: FetcherFigures,
+    /// Connections on which this core lends.
+    pub lending: usize,
+    /// Connections on which it fetches.
+    pub fetching: usize,
+    /// Pieces of the arena that the transport has references to.
+    pub loans: usize,
+}
+
+impl Payload {
+    /// No connections yet. `slice_bytes` is the shard's part of the arena.
+    pub fn new(shard: ShardIndex, arena: Arena, slice_bytes: u64, window_bytes: u64) -> Payload {
+        // No slot is smaller than an extent, and a quarter of the slice is lent at most.
+        let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
+        let settings = FetcherSettings {
+            bytes_max: window_bytes,
+            source_bytes_max: window_bytes / 2,
+            ..FetcherSettings::default()
+        };
+        Payload {
+            shard,
+            loans: Payloads::new(arena.clone(), loans_max),
+            arena,
+            slice_bytes,
+            grants: None,
+            fetcher: Fetcher::new(settings, entropy::random_u64()),
+            links: HashMap::new(),
+            made: 0,
+            lending: HashMap::new(),
+            fetching: HashMap::new(),
+            dials: HashMap::new(),
+            waiting: VecDeque::new(),
+            readable: VecDeque::new(),
+            sums: VecDeque::new(),
+        }
+    }
+
+    /// Whether a connection, or a dial, is one of payload.
+    pub fn has(&self, connection: quic::ConnectionId) -> bool {
+        self.links.contains_key(&connection) || self.dials.contains_key(&connection)
+    }
+
+    /// When a turn is due if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let grants = self.grants.as_ref().and_then(Grants::next_deadline);
+        grants.into_iter().chain(self.fetcher.next_deadline()).min()
+    }
+
+    /// What it says of itself.
+    pub fn report(&self) -> PayloadReport {
+        PayloadReport {
+            grants: self.grants.as_ref().map(Grants::figures).unwrap_or_default(),
+            fetcher: *self.fetcher.figures(),
+            lending: self.lending.len(),
+            fetching: self.fetching.len(),
+            loans: self.loans.lent(),
+        }
+    }
+
+    /// This node lives, under this name.
+    pub fn on_registered(&mut self, local: Local) {
+        let settings =
+            GrantSettings::new(local.cluster, local.node, self.shard, local.shards, self.slice_bytes);
+        self.grants.get_or_insert_with(|| Grants::new(settings));
+        self.fetcher.on_registered(local);
+    }
+
+    /// This node's life is over: nothing more is lent, and nothing is asked for.
+    pub fn on_fenced(&mut self, shard: &mut Shard) {
+        if let Some(grants) = &mut self.grants {
+            grants.on_fence(shard);
+        }
+        self.fetcher.on_fenced();
+    }
+
+    /// Who is a member has changed: connections of lives that are over end.
+    pub fn on_members(&mut self, neighbours: &Neighbours, endpoint: &mut Endpoint, shard: &mut Shard, now: Moment) {
+        self.fetcher.on_members(&neighbours.map);
+        let gone: Vec<_> = (self.links.iter())
+            .filter_map(|(&connection, link)| match link {
+                Link::Lending { requester, .. } => {
+                    let is_member = neighbours.map.has(requester.node, requester.incarnation);
+                    (!is_member).then_some((connection, *requester))
+                }
+                Link::Fetching { .. } => None,
+            })
+            .collect();
+        for (connection, requester) in gone {
+            let grants = self.grants.as_mut().expect("connections come with grants");
+            grants.on_requester_gone(requester, shard);
+            self.end(connection, shard, now);
+            endpoint.close(connection, super::close_code::NOT_A_MEMBER, now.0);
+        }
+    }
+
+    /// Who is a member is not known.
+    pub fn on_membership_invalid(&mut self) {
+        self.fetcher.on_membership_invalid();
+    }
+
+    /// A payload connection has come to be.
+    pub fn on_connected(
+        &mut self,
+        connection: quic::ConnectionId,
+        origin: quic::Origin,
+        peer: Option<NodeId>,
+        shard: &mut Shard,
+        around: &mut Surroundings<'_>,
+    ) {
+        self.made += 1;
+        match (origin, self.dials.remove(&connection)) {
+            (quic::Origin::Dialled, Some(dial)) => {
+                let id = fetcher::ConnectionId(self.made);
+                let link = Link::Fetching { id, control: Control::default(), streams: BTreeMap::new() };
+                self.links.insert(connection, link);
+                self.fetching.insert(id, connection);
+                self.fetcher.on_connected(dial, id, around.now);
+            }
+            (quic::Origin::Accepted, _) => {
+                let id = PayloadConnection(self.made);
+                let member = peer.and_then(|node| around.neighbours.map.get(node));
+                let requester = member.map(|member| Requester {
+                    node: member.node,
+                    incarnation: member.incarnation,
+                });
+                let admitted = requester.zip(self.grants.as_mut()).and_then(|(requester, grants)| {
+                    grants.on_connected(id, requester, shard).ok().map(|()| requester)
+                });
+                match admitted {
+                    Some(requester) => {
+                        let link = Link::Lending { id, requester, streams: BTreeMap::new() };
+                        self.links.insert(connection, link);
+                        self.lending.insert(id, connection);
+                    }
+                    None => {
+                        around.endpoint.close(connection, super::close_code::NOT_A_MEMBER, around.now.0);
+                    }
+                }
+            }
+            (quic::Origin::Dialled, None) => {
+                around.endpoint.close(connection, super::close_code::ENDED, around.now.0);
+            }
+        }
+    }
+
+    /// Something has happened on a connection of payload, other than that it came to be.
+    pub fn on_event(&mut self, event: &Event, shard: &mut Shard, around: &mut Surroundings<'_>) {
+        match *event {
+            Event::Lost { connection, .. } => match self.dials.remove(&connection) {
+                Some(dial) => self.fetcher.on_dial_failed(dial, around.now),
+                None => self.end(connection, shard, around.now),
+            },
+            Event::StreamOpened { connection, stream } => match self.links.get_mut(&connection) {
+                Some(Link::Lending { streams, .. }) => {
+                    streams.insert(stream, LentStream::default());
+                    self.readable.push_back((connection, stream));
+                }
+                // A source begins no streams.
+                _ => around.endpoint.abandon(connection, stream, super::close_code::NOT_SERVED),
+            },
+            Event::Readable { connection, stream } => self.readable.push_back((connection, stream)),
+            Event::Writable { connection, stream } => self.on_writable(connection, stream, around.endpoint),
+            Event::Delivered { connection, stream } | Event::Stopped { connection, stream, .. } => {
+                if let Some(Link::Lending { streams, .. }) = self.links.get_mut(&connection) {
+                    streams.remove(&stream);
+                }
+            }
+            Event::StreamsAvailable { .. } | Event::Connected { .. } => {}
+        }
+    }
+
+    /// A connection is no more: the rooms hear it, and what it had is dropped.
+    fn end(&mut self, connection: quic::ConnectionId, shard: &mut Shard, now: Moment) {
+        match self.links.remove(&connection) {
+            Some(Link::Lending { id, .. }) => {
+                self.lending.remove(&id);
+                self.grants.as_mut().expect("connections come with grants").on_disconnected(id, shard);
+            }
+            Some(Link::Fetching { id, .. }) => {
+                self.fetching.remove(&id);
+                self.fetcher.on_closed(id, now);
+            }
+            None => {}
+        }
+    }
+
+    /// One slice of everything; true if more is to be done at once.
+    pub fn turn(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
+        let mut more = self.read(shard, around);
+        more |= self.seek(shard, around);
+        more |= self.sum(shard);
+        self.drain(shard);
+        if let Some(grants) = &mut self.grants {
+            grants.step(around.now, shard);
+        }
+        more |= self.fetcher.turn(around.now);
+        self.lend(shard, around);
+        self.fetch(shard, around);
+        self.drain(shard);
+        more
+    }
+
+    /// Reads streams in turn, a bounded part of what has come.
+    fn read(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
+        let mut left_bytes = READ_BYTES_PER_TURN;
+        while left_bytes > 0
+            && let Some((connection, stream)) = self.readable.pop_front()
+        {
+            let read_bytes = match self.links.get(&connection) {
+                Some(Link::Lending { .. }) => self.read_request(connection, stream, left_bytes, shard, around),
+                Some(Link::Fetching { .. }) => self.read_answer(connection, stream, left_bytes, around),
+                None => 0,
+            };
+            left_bytes = left_bytes.saturating_sub(read_bytes);
+        }
+        !self.readable.is_empty()
+    }
+
+    fn on_writable(&mut self, connection: quic::ConnectionId, stream: StreamId, endpoint: &mut Endpoint) {
+        match self.links.get_mut(&connection) {
+            Some(Link::Lending { streams, .. }) => {
+                if let Some(lent) = streams.get_mut(&stream) {
+                    lent.send(connection, stream, endpoint);
+                }
+            }
+            Some(Link::Fetching { control, .. }) if control.stream == Some(stream) => {
+                control.send(connection, endpoint);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Control {
+    /// Says something urgent; it waits for a stream if there is none to be had.
+    fn say(&mut self, connection: quic::ConnectionId, frame: Vec<u8>, endpoint: &mut Endpoint) {
+        self.unsent.push_back(frame);
+        if self.stream.is_none() {
+            self.stream = endpoint.open(connection, quic::Priority::Urgent).ok();
+        }
+        self.send(connection, endpoint);
+    }
+
+    fn send(&mut self, connection: quic::ConnectionId, endpoint: &mut Endpoint) {
+        let Some(stream) = self.stream else { return };
+        while let Some(frame) = self.unsent.pop_front() {
+            if let Err(quic::WriteRefusal::Blocked(frame)) = endpoint.write(connection, stream, frame) {
+                self.unsent.push_front(frame.to_vec());
+                return;
+            }
+        }
+    }
+}
+
+/// Dials a payload connection, unless the endpoint has no room for it now.
+fn dial(
+    endpoint: &mut Endpoint,
+    neighbours: &Neighbours,
+    source: &SourceStream,
+    address: SocketAddr,
+    now: Moment,
+) -> Result<quic::ConnectionId, quic::DialRefusal> {
+    let key = neighbours.key_of(source.node).ok_or(quic::DialRefusal::NotAMember)?;
+    endpoint.dial(address, key, Purpose::Payload, now.0)
+}
+
+/// The operation of a stream that we read answers from, and the tag of its frames.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    operation: OperationId,
+    tag: orbitkv_wire::payload::Tag,
+}
