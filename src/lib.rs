@@ -3,6 +3,7 @@
 pub mod bill;
 pub mod cli;
 pub mod client;
+pub mod cluster;
 pub mod control;
 pub mod core;
 pub mod engine;

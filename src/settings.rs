@@ -19,7 +19,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RoutePolicy, SsdBackend};
-pub use cluster::{ClusterSettings, read_file};
+pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN, read_file};
 pub use machine::Machine;
 pub use placement::{DeviceCores, Placement, SHARDS_MAX};
 pub use refusal::SettingsError;

@@ -8,6 +8,7 @@ pub mod arena;
 mod arena_map;
 mod arena_view;
 pub mod bare_ring;
+pub mod child;
 pub mod clock;
 pub mod descriptors;
 pub mod device_thread;

@@ -26,6 +26,7 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 pub struct HttpClient {
     address: String,
     token: Option<Token>,
+    patience: Duration,
 }
 
 /// Why a question has no answer.
@@ -97,7 +98,9 @@ impl HttpClient {
         let clean = address.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
         match port {
             Some(0) => refuse("port 0 is only for a node that picks one"),
-            Some(_) if clean => Ok(HttpClient { address: address.to_owned(), token: None }),
+            Some(_) if clean => {
+                Ok(HttpClient { address: address.to_owned(), token: None, patience: ANSWER_WAIT_MAX })
+            }
             _ => refuse("it is not HOST:PORT"),
         }
     }
@@ -106,6 +109,12 @@ impl HttpClient {
     #[must_use]
     pub fn with_token(self, token: Option<Token>) -> HttpClient {
         HttpClient { token, ..self }
+    }
+
+    /// The same client, that waits only so long for an answer.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> HttpClient {
+        HttpClient { patience, ..self }
     }
 
     /// `GET path` as JSON.
@@ -169,8 +178,8 @@ impl HttpClient {
             ClientError::Unreachable { address: self.address.clone(), why }
         };
         let mut stream = connect(&self.address).map_err(unreachable)?;
-        stream.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(unreachable)?;
-        stream.set_write_timeout(Some(ANSWER_WAIT_MAX)).map_err(unreachable)?;
+        stream.set_read_timeout(Some(self.patience)).map_err(unreachable)?;
+        stream.set_write_timeout(Some(self.patience)).map_err(unreachable)?;
         stream.write_all(request.as_bytes()).map_err(unreachable)?;
         let mut bytes = Vec::new();
         let bound = HEAD_BYTES_MAX + BODY_BYTES_MAX;

@@ -1,6 +1,7 @@
 //! The commands of `orbitkv`: what is parsed here is dispatched to the `run` of one file each.
 
 pub mod await_fence;
+pub mod cluster;
 pub mod derive;
 pub mod doctor;
 pub mod drain;
@@ -40,6 +41,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a node: the daemon that keeps blocks in DRAM and on SSD
     Node(Box<crate::settings::NodeArgs>),
+    /// Run a whole cluster on this machine, for trying and for measuring: etcd, nodes, one table of their state
+    Cluster(cluster::ClusterArgs),
     /// Drive nodes with a trace through the engine channel and check every byte
     Replay(replay::ReplayArgs),
     /// Stop a node: take no new work, finish, exit; prints what remains while it waits
@@ -74,6 +77,7 @@ pub struct NodeAddress {
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Node(args) => node::run(*args),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Status(args) => status::run(&args),

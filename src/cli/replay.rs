@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -11,19 +12,29 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 
+use super::cluster::default_data_parent;
 use super::{fail, say};
 use crate::client::ClientError;
-use crate::exit::Exit;
-use crate::quantity::{ByteSize, MIB};
-use crate::replay::{
-    ChildNode, NodeFailure, NodeOrder, PAYLOAD_BYTES_MIN, ReplaySettings, Spread, TraceRequest, TraceShape,
-    generate, read_trace, replay,
+use crate::cluster::{
+    Cluster, ClusterFailure, ClusterOrder, Coordination, Division, DivisionOrder, NODES_MAX, NodeOrder,
 };
+use crate::control::signals::StopSignals;
+use crate::exit::Exit;
+use crate::quantity::{ByteSize, GIB, MIB};
+use crate::replay::{
+    PAYLOAD_BYTES_MIN, ReplayError, ReplaySettings, Spread, TraceRequest, TraceShape, generate, read_trace,
+    replay,
+};
+use crate::settings::Machine;
 
 /// How long a given node may take to answer.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// How often the spinner moves while a node starts.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+/// How long started nodes may take to know each other completely.
+const COMPLETE_WAIT: Duration = Duration::from_secs(60);
+/// Below this a started node cannot have several shards: it gets one.
+const ONE_SHARD_BYTES: u64 = GIB;
 /// The least a started node gets, of DRAM and of SSD.
 const SHARE_BYTES_MIN: u64 = 64 * MIB;
 /// What a share of the SSD gets on top: the log keeps free and fills segments of up to 32 MiB.
@@ -34,7 +45,7 @@ const SSD_EXTRA_BYTES_MIN: u64 = 4 * 32 * MIB;
 /// Arguments of `orbitkv replay`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Exit codes: 0 all bytes right; 2 bad usage or trace; 3 the node cannot start here; \
-                        4 wrong bytes or unaccounted blocks; 5 node unreachable.")]
+                        4 wrong bytes or unaccounted blocks, or stopped before the end; 5 node unreachable.")]
 pub struct ReplayArgs {
     /// Trace to drive: JSON lines with `timestamp` (ms) and `hash_ids`, as Mooncake publishes them
     #[arg(value_name = "TRACE", required_unless_present = "generate", conflicts_with = "generate")]
@@ -53,8 +64,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
 
-    /// Nodes to start; more than one needs peers, which this version does not have
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "socket")]
+    /// Nodes to start: one is standalone, several are a cluster of one shard each with an etcd of their own
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "socket",
+          value_parser = clap::value_parser!(u16).range(1..=i64::from(NODES_MAX)))]
     managers: u16,
 
     /// Payload bytes of a block
@@ -78,16 +90,16 @@ pub struct ReplayArgs {
     #[arg(long, value_enum, value_name = "HOW", default_value = "sticky")]
     spread: Spread,
 
-    /// Host memory of a started node: a size, or a share of the trace's distinct blocks
+    /// Host memory of each started node: a size, or a share of the trace's distinct blocks
     #[arg(long, value_name = "SIZE|N%", default_value = "20%", conflicts_with = "socket")]
     dram: Share,
 
-    /// SSD space of a started node: a size (0 for none), or a share of the trace's distinct
+    /// SSD space of each started node: a size (0 for none), or a share of the trace's distinct
     /// blocks, with what the log itself needs on top
     #[arg(long, value_name = "SIZE|N%", default_value = "100%", conflicts_with = "socket")]
     ssd: Share,
 
-    /// Directory for the SSD file of a started node; a temporary one is made in it and removed.
+    /// Directory for the SSD files of started nodes; a temporary one is made in it and removed.
     /// Must lie on a real disk  [default: `target` below the current directory, else that directory]
     #[arg(long, value_name = "DIR", conflicts_with = "socket")]
     data_dir: Option<PathBuf>,
@@ -150,13 +162,6 @@ pub fn run(args: &ReplayArgs) -> ExitCode {
 
 fn prepare_and_replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let usage = |text: String| Refusal(Exit::Usage, text);
-    if args.managers != 1 {
-        return Err(usage(format!(
-            "--managers {}: several nodes need peers, which this version does not have; leave it at 1, or start \
-             nodes yourself and name each with --socket",
-            args.managers
-        )));
-    }
     if args.block_bytes.0 < PAYLOAD_BYTES_MIN {
         return Err(usage(format!(
             "--block-bytes {}: a block has at least {PAYLOAD_BYTES_MIN} bytes, to hold its own number",
@@ -167,13 +172,13 @@ fn prepare_and_replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
         return Err(usage(format!("--speed {}: give 0 or a positive factor", args.speed)));
     }
     let requests = trace(args)?;
-    let shape = TraceShape::of(&requests);
-    let node = match args.socket.is_empty() {
-        true => Some(start_node(args, &shape)?),
+    let shape = TraceShape::of(requests.iter());
+    let mut started = match args.socket.is_empty() {
+        true => Some(start(args, &shape)?),
         false => None,
     };
     let settings = ReplaySettings {
-        sockets: node.as_ref().map_or_else(|| args.socket.clone(), |node| vec![node.socket().to_owned()]),
+        sockets: started.as_ref().map_or_else(|| args.socket.clone(), |started| started.nodes.sockets()),
         engines: args.engines.into(),
         block_bytes: args.block_bytes.0,
         speed: args.speed,
@@ -181,9 +186,23 @@ fn prepare_and_replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
         connect_wait: CONNECT_WAIT,
     };
     let bar = progress_bar(requests.len() as u64);
-    let report = replay(&requests, &settings, &mut |done| bar.set_position(done));
+    let report = replay(&requests, &settings, &mut |done| {
+        bar.set_position(done);
+        match started.as_ref().and_then(|started| started.signals.wait(Duration::ZERO)) {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    });
     bar.finish_and_clear();
-    let report = report.map_err(|error| Refusal(exit_of(&error), error.to_string()))?;
+    let deaths = started.as_mut().map_or_else(Vec::new, |started| started.nodes.obituaries());
+    let report = report.map_err(|error| {
+        let exit = match &error {
+            ReplayError::Client(error) => exit_of(error),
+            ReplayError::Stopped => Exit::Unmet,
+        };
+        // A node that has died explains what its engines saw.
+        Refusal(exit, [deaths, vec![error.to_string()]].concat().join("\n"))
+    })?;
     if args.json {
         say(&report.json().to_string());
     } else {
@@ -203,35 +222,61 @@ fn trace(args: &ReplayArgs) -> Result<Vec<TraceRequest>, Refusal> {
     read_trace(BufReader::new(file), limit).map_err(|error| refuse(&error))
 }
 
-fn start_node(args: &ReplayArgs, shape: &TraceShape) -> Result<ChildNode, Refusal> {
+/// Nodes of the run, and the signals that end it.
+struct Started {
+    nodes: Cluster,
+    signals: StopSignals,
+}
+
+fn start(args: &ReplayArgs, shape: &TraceShape) -> Result<Started, Refusal> {
     let block_bytes = args.block_bytes.0;
     let log_extra = |bytes: u64| (bytes / SSD_EXTRA_OF).max(SSD_EXTRA_BYTES_MIN);
-    let below_target = || {
-        let target = PathBuf::from("target");
-        if target.is_dir() { target } else { PathBuf::from(".") }
+    let dram = args.dram.bytes(shape, block_bytes, |_| 0);
+    let ssd = args.ssd.bytes(shape, block_bytes, log_extra);
+    let order = ClusterOrder {
+        nodes: nodes(args.managers, dram, ssd)?,
+        coordination: if args.managers == 1 { Coordination::Standalone } else { Coordination::Started },
+        name: "replay".to_owned(),
+        data_parent: args.data_dir.clone().unwrap_or_else(default_data_parent),
     };
-    let order = NodeOrder {
-        dram: args.dram.bytes(shape, block_bytes, |_| 0),
-        ssd: args.ssd.bytes(shape, block_bytes, log_extra),
-        data_parent: args.data_dir.clone().unwrap_or_else(below_target),
+    let signals = StopSignals::watch()
+        .map_err(|error| Refusal(Exit::Environment, format!("watching for signals: {error}")))?;
+    let what = match args.managers {
+        1 => "a node".to_owned(),
+        count => format!("{count} nodes, each"),
     };
-    let spinner = ProgressBar::new_spinner().with_message(format!(
-        "starting a node with {} of DRAM and {} of SSD (it allocates both)",
-        order.dram, order.ssd
-    ));
+    let spinner = ProgressBar::new_spinner()
+        .with_message(format!("starting {what} with {dram} of DRAM and {ssd} of SSD (allocated whole)"));
     spinner.enable_steady_tick(SPINNER_INTERVAL);
-    let started = ChildNode::start(&order);
+    let started = Cluster::start(&order, &signals).and_then(|mut nodes| {
+        if args.managers > 1 {
+            nodes.await_complete(COMPLETE_WAIT, &signals)?;
+        }
+        Ok(nodes)
+    });
     spinner.finish_and_clear();
-    started.map_err(|failure| {
-        let exit = match &failure {
-            NodeFailure::Ended { status, .. } if status.code() == Some(Exit::Usage as i32) => Exit::Usage,
-            NodeFailure::Client(error) => exit_of(error),
-            NodeFailure::Silent { .. } => Exit::Unreachable,
-            _ => Exit::Environment,
-        };
-        let text = format!("a node with --dram {} --ssd {} did not start: {failure}", order.dram, order.ssd);
-        Refusal(exit, text)
-    })
+    let nodes = started.map_err(|failure| match &failure {
+        ClusterFailure::Ended { .. } | ClusterFailure::Silent { .. } => {
+            let text = format!("{what} with --dram {dram} --ssd {ssd} did not start: {failure}");
+            Refusal(failure.exit(), text)
+        }
+        _ => Refusal(failure.exit(), failure.to_string()),
+    })?;
+    Ok(Started { nodes, signals })
+}
+
+/// What each node gets: a standalone one its media and its own defaults, members what the machine has for each.
+fn nodes(count: u16, dram: ByteSize, ssd: ByteSize) -> Result<Vec<NodeOrder>, Refusal> {
+    if count > 1 {
+        let order = DivisionOrder { nodes: count, shards: 1, dram: Some(dram), ssd };
+        let division = Division::of(&order, &Machine::observe());
+        return division
+            .map(|division| division.nodes)
+            .map_err(|refused| Refusal(refused.exit(), refused.to_string()));
+    }
+    let smallest = if ssd.0 == 0 { dram } else { dram.min(ssd) };
+    let shards = (smallest.0 < ONE_SHARD_BYTES).then_some(1);
+    Ok(vec![NodeOrder { name: "replay".to_owned(), dram, ssd, shards, ..NodeOrder::default() }])
 }
 
 fn exit_of(error: &ClientError) -> Exit {

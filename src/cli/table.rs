@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// What stands in a cell of which nothing is known; among numbers it stands right.
+pub const UNKNOWN: &str = "-";
+
 /// A table with a heading. Every row has as many cells as the heading.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -34,7 +37,8 @@ impl fmt::Display for Table {
         let widths: Vec<usize> = columns.clone().map(width).collect();
         let numeric = |column: usize| {
             let mut cells = self.rows[1..].iter().map(|row| &row[column]);
-            self.rows.len() > 1 && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()))
+            let number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == UNKNOWN;
+            self.rows.len() > 1 && cells.all(number)
         };
         let right: Vec<bool> = columns.map(numeric).collect();
         for (index, row) in self.rows.iter().enumerate() {
@@ -60,5 +64,7 @@ mod tests {
         table.row(["a".to_owned(), "7".to_owned()]);
         table.row(["longer".to_owned(), "1234567".to_owned()]);
         assert_eq!(table.to_string(), "what      count\na             7\nlonger  1234567");
+        table.row(["x".to_owned(), UNKNOWN.to_owned()]);
+        assert!(table.to_string().ends_with("1234567\nx             -"));
     }
 }

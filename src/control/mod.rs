@@ -16,6 +16,7 @@ pub mod owners;
 pub mod port;
 pub mod report;
 pub mod run;
+pub mod signals;
 
 #[cfg(test)]
 mod tests;

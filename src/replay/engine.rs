@@ -13,7 +13,7 @@ use super::payload::{block_hash, fill, wrong_bytes};
 use super::report::{Tally, WRONG_BLOCKS_TOLD};
 use crate::client::{
     Acquisition, BlockHash, BlockOutcome, Client, ClientError, CommitOutcome, Group, GroupId, Lease,
-    Namespace, PrefixList, ReadyBlock, Registration, Reserved, ReservedSlot, Retention, SaveKey,
+    Namespace, Place, PrefixList, ReadyBlock, Registration, Reserved, ReservedSlot, Retention, SaveKey,
 };
 
 /// The one layer group of a replay.
@@ -39,6 +39,11 @@ enum Fate {
     Open,
     Hit,
     Miss,
+}
+
+/// What Query tells of other nodes is no promise: the block may have gone when it is asked for.
+fn is_hint(place: Place) -> bool {
+    matches!(place, Place::PeerDram | Place::PeerSsd)
 }
 
 /// An engine with its connection.
@@ -89,12 +94,13 @@ impl Engine {
         }
         let hashes: Vec<BlockHash> = ids.iter().map(|&id| block_hash(id)).collect();
         let started = Instant::now();
-        let boundary = self.boundary(&hashes)?;
+        let places = self.places(&hashes)?;
+        let boundary = places.len();
         self.tally.query.record(late + started.elapsed());
 
         let mut fates = vec![Fate::Open; ids.len()];
         if boundary > 0 {
-            let latency = self.read(ids, &hashes, boundary, &mut fates)?;
+            let latency = self.read(ids, &hashes, &places, &mut fates)?;
             self.tally.acquire.record(late + latency);
         }
         fates[boundary..].fill(Fate::Miss);
@@ -117,11 +123,15 @@ impl Engine {
         Ok(())
     }
 
-    fn boundary(&mut self, hashes: &[BlockHash]) -> Result<usize, ClientError> {
+    /// Where the blocks up to the longest boundary are.
+    fn places(&mut self, hashes: &[BlockHash]) -> Result<Vec<Place>, ClientError> {
         let lists = [PrefixList { namespace: self.namespace, group: GROUP, blocks: hashes }];
         for attempt in 1.. {
             match self.client.query(&lists, false, WAIT) {
-                Ok(view) => return Ok(view.boundary_blocks as usize),
+                Ok(mut view) => {
+                    view.places.truncate(view.boundary_blocks as usize);
+                    return Ok(view.places);
+                }
                 Err(ClientError::ConnectionLost { .. }) if attempt < QUERY_ATTEMPTS => {
                     self.tally.connections_lost += 1;
                 }
@@ -134,17 +144,17 @@ impl Engine {
         unreachable!("the last attempt returns")
     }
 
-    /// Acquires, compares and releases the first `boundary` blocks, in as many pieces as the
+    /// Acquires, compares and releases the blocks that have `places`, in as many pieces as the
     /// lease bound makes necessary. Returns the time spent acquiring.
     fn read(
         &mut self,
         ids: &[u64],
         hashes: &[BlockHash],
-        boundary: usize,
+        places: &[Place],
         fates: &mut [Fate],
     ) -> Result<Duration, ClientError> {
         let mut latency = Duration::ZERO;
-        let mut todo: VecDeque<usize> = (0..boundary).collect();
+        let mut todo: VecDeque<usize> = (0..places.len()).collect();
         let mut piece_blocks = KEYS_PER_REQUEST_MAX;
         let (mut pauses, mut pause) = (0, PAUSE_MIN);
         while !todo.is_empty() {
@@ -168,6 +178,7 @@ impl Engine {
                         fates[at] = Fate::Miss;
                         let promises = &mut self.tally.broken_promises;
                         *match outcome {
+                            BlockOutcome::Missing if is_hint(places[at]) => &mut promises.peer_missing,
                             BlockOutcome::Missing => &mut promises.missing,
                             BlockOutcome::Corrupt => &mut promises.corrupt,
                             _ => &mut promises.failed,

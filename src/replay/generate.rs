@@ -94,7 +94,7 @@ mod tests {
             }
         }
         assert!(trace.windows(2).all(|pair| pair[0].timestamp <= pair[1].timestamp));
-        let shape = TraceShape::of(&trace);
+        let shape = TraceShape::of(trace.iter());
         assert!((0.3..0.9).contains(&shape.hit_ratio_bound()), "{shape:?}");
     }
 

@@ -6,24 +6,25 @@ mod generate;
 mod lanes;
 #[cfg(test)]
 mod model_node;
-mod node;
 mod payload;
 mod report;
 #[cfg(test)]
 mod tests;
 mod trace;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use thiserror::Error;
 
 use crate::client::{Client, ClientError, ClientSettings};
 use engine::Engine;
 
 pub use generate::generate;
 pub use lanes::{Spread, assign};
-pub use node::{ChildNode, NodeFailure, NodeOrder, end_child};
 pub use payload::{PAYLOAD_BYTES_MIN, PAYLOAD_GENERATION, block_hash, fill, wrong_bytes};
 pub use report::{BrokenPromises, Hits, Latencies, Report, Saves, Tally};
 pub use trace::{LINE_BYTES_MAX, TraceError, TraceRequest, TraceShape, read_trace};
@@ -50,17 +51,28 @@ pub struct ReplaySettings {
     pub connect_wait: Duration,
 }
 
-/// Drives the trace. `progress` is told how many requests are done.
+/// Why there is no report.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// The first error of an engine that is not an answer: the node unreachable, a refusal, a broken
+    /// protocol. What the other engines did is lost with it.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// It was asked to stop.
+    #[error("stopped before the trace was through; nothing is reported of a part of it")]
+    Stopped,
+}
+
+/// Drives the trace. `progress` is told how many requests are done, and says whether to go on.
 ///
 /// # Errors
-/// The first error of an engine that is not an answer: the node unreachable, a refusal, a broken
-/// protocol. What the other engines did is lost with it.
+/// As [`ReplayError`] says.
 pub fn replay(
     requests: &[TraceRequest],
     settings: &ReplaySettings,
-    progress: &mut dyn FnMut(u64),
-) -> Result<Report, ClientError> {
-    let shape = TraceShape::of(requests);
+    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<Report, ReplayError> {
+    let shape = TraceShape::of(requests.iter());
     let mut engines = Vec::new();
     for index in 0..settings.engines {
         for socket in &settings.sockets {
@@ -73,7 +85,10 @@ pub fn replay(
         }
     }
     let lanes = assign(requests, engines.len(), settings.spread);
+    let nodes = settings.sockets.len();
+    let hits_bound_alone = hits_bound_alone(requests, &lanes, nodes);
     let starts = intended_starts(requests, settings.speed);
+    let mut stopped = false;
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let began = Instant::now();
     let served: Vec<Result<Engine, ClientError>> = thread::scope(|scope| {
@@ -87,7 +102,10 @@ pub fn replay(
                         if stop.load(Ordering::Relaxed) {
                             break;
                         }
-                        let late = starts.get(index).map_or(Duration::ZERO, |&start| until(began + start));
+                        let due = starts.get(index).map(|&start| began + start);
+                        let Some(late) = due.map_or(Some(Duration::ZERO), |due| until(due, stop)) else {
+                            break;
+                        };
                         engine
                             .serve(&requests[index].hash_ids, late)
                             .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
@@ -98,13 +116,18 @@ pub fn replay(
             })
             .collect();
         while running.iter().any(|engine| !engine.is_finished()) {
-            progress(done.load(Ordering::Relaxed));
+            if progress(done.load(Ordering::Relaxed)).is_break() {
+                stopped = true;
+                stop.store(true, Ordering::Relaxed);
+            }
             thread::park_timeout(PROGRESS_INTERVAL);
         }
         running.into_iter().map(|engine| engine.join().expect("an engine does not panic")).collect()
     });
     let elapsed = began.elapsed();
-    progress(done.load(Ordering::Relaxed));
+    if stopped || progress(done.load(Ordering::Relaxed)).is_break() {
+        return Err(ReplayError::Stopped);
+    }
 
     let mut tally = Tally::default();
     let mut engines = served.into_iter().collect::<Result<Vec<Engine>, ClientError>>()?;
@@ -113,7 +136,18 @@ pub fn replay(
         engine.sync()?;
         tally.add(&engine.tally);
     }
-    Ok(Report { shape, block_bytes: settings.block_bytes, tally, elapsed, syncing: began.elapsed() })
+    let (block_bytes, syncing) = (settings.block_bytes, began.elapsed());
+    Ok(Report { shape, nodes, hits_bound_alone, block_bytes, tally, elapsed, syncing })
+}
+
+/// What nodes that never forget would hit if they knew nothing of each other: lane `l` is of node `l % nodes`.
+fn hits_bound_alone(requests: &[TraceRequest], lanes: &[Vec<usize>], nodes: usize) -> u64 {
+    let of_node = |node: usize| {
+        let mut indices = lanes.iter().skip(node).step_by(nodes).flatten().copied().collect::<Vec<usize>>();
+        indices.sort_unstable();
+        TraceShape::of(indices.into_iter().map(|index| &requests[index])).hits_bound
+    };
+    (0..nodes).map(of_node).sum()
 }
 
 /// When each request is due, from the beginning of the run; empty if nothing is paced. Arrivals
@@ -131,16 +165,24 @@ fn intended_starts(requests: &[TraceRequest], speed: f64) -> Vec<Duration> {
     requests.iter().map(due).collect()
 }
 
-/// Waits for a moment; by how much it was missed.
-fn until(moment: Instant) -> Duration {
-    if let Some(ahead) = moment.checked_duration_since(Instant::now()) {
-        thread::sleep(ahead.saturating_sub(TIMER_SLACK));
+/// Waits for a moment; by how much it was missed. Nothing if it is stopped before.
+fn until(moment: Instant, stop: &AtomicBool) -> Option<Duration> {
+    while let Some(ahead) = moment.checked_duration_since(Instant::now()) {
+        if stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let asleep = ahead.saturating_sub(TIMER_SLACK);
+        if asleep > PROGRESS_INTERVAL {
+            thread::sleep(PROGRESS_INTERVAL);
+            continue;
+        }
+        thread::sleep(asleep);
         // What a timer sleeps too long would be booked as the node's delay.
         while Instant::now() < moment {
             std::hint::spin_loop();
         }
     }
-    Instant::now().saturating_duration_since(moment)
+    Some(Instant::now().saturating_duration_since(moment))
 }
 
 /// How much later than asked a sleeping thread may wake.

@@ -31,6 +31,10 @@ pub(super) struct Faults {
     pub(super) hang_up_one_of: Option<usize>,
     /// Ready blocks name no place they come from.
     pub(super) no_place: bool,
+    /// Query shows what is not here at a peer, and no Acquire gets it.
+    pub(super) hints_unknown: bool,
+    /// Ready blocks come from a peer's SSD.
+    pub(super) from_peer: bool,
 }
 
 struct State {
@@ -174,8 +178,13 @@ impl State {
             Request::Query(_, _, hashes) => {
                 let hashes = hashes.to_vec().unwrap();
                 let known = |hash: &[u8; 32]| self.resident.contains_key(hash);
-                let boundary = hashes.iter().take_while(|hash| known(&hash.block)).count();
-                let place = |hash: &[u8; 32]| if known(hash) { Place::Dram } else { Place::None };
+                let hints = self.faults.hints_unknown;
+                let boundary = hashes.iter().take_while(|hash| hints || known(&hash.block)).count();
+                let place = |hash: &[u8; 32]| match known(hash) {
+                    true => Place::Dram,
+                    false if hints => Place::PeerDram,
+                    false => Place::None,
+                };
                 let places: Vec<PlaceRecord> =
                     hashes.iter().map(|hash| PlaceRecord { place: place(&hash.block) as u8 }).collect();
                 let answer = QueryAnswer {
@@ -265,7 +274,11 @@ impl State {
                     BlockOutcome::Ready
                 }
             };
-            let source = if self.faults.no_place { Place::NotExamined } else { Place::Dram };
+            let source = match self.faults {
+                Faults { no_place: true, .. } => Place::NotExamined,
+                Faults { from_peer: true, .. } => Place::PeerSsd,
+                _ => Place::Dram,
+            };
             let record = BlockRecord {
                 index: index as u32,
                 outcome: outcome as u8,

@@ -131,6 +131,8 @@ impl Saves {
 pub struct BrokenPromises {
     /// Gone between Query and Acquire.
     pub missing: u64,
+    /// Seen at a peer by Query, which is a hint only, and not to be had from there.
+    pub peer_missing: u64,
     /// No room in the arena or under the lease bound.
     pub busy: u64,
     /// The node found wrong bytes by its checksum and dropped them.
@@ -196,6 +198,7 @@ impl Tally {
         self.saved_bytes += other.saved_bytes;
         self.saves.add(&other.saves);
         self.broken_promises.missing += other.broken_promises.missing;
+        self.broken_promises.peer_missing += other.broken_promises.peer_missing;
         self.broken_promises.busy += other.broken_promises.busy;
         self.broken_promises.corrupt += other.broken_promises.corrupt;
         self.broken_promises.failed += other.broken_promises.failed;
@@ -213,6 +216,10 @@ impl Tally {
 pub struct Report {
     /// The trace, counted apart from the replay.
     pub shape: TraceShape,
+    /// Nodes driven.
+    pub nodes: usize,
+    /// References that nodes would hit that never forget and know nothing of each other.
+    pub hits_bound_alone: u64,
     /// Payload bytes of a block.
     pub block_bytes: u64,
     /// All engines together.
@@ -239,6 +246,10 @@ impl Report {
 
     fn hit_ratio(&self) -> f64 {
         ratio(self.tally.hits.total(), self.shape.block_references)
+    }
+
+    fn hit_ratio_bound_alone(&self) -> f64 {
+        ratio(self.hits_bound_alone, self.shape.block_references)
     }
 
     fn bytes(&self) -> u64 {
@@ -268,6 +279,8 @@ impl Report {
                 "query": tally.query.json(), "acquire": tally.acquire.json(), "save": tally.save.json(),
             },
             "details": {
+                "nodes": self.nodes,
+                "hit_ratio_bound_alone": self.hit_ratio_bound_alone(),
                 "block_bytes": self.block_bytes,
                 "verified_bytes": tally.verified_bytes,
                 "saved_bytes": tally.saved_bytes,
@@ -276,8 +289,8 @@ impl Report {
                     "lost": saves.lost, "refused": saves.refused, "failed": saves.failed,
                 },
                 "acquired_less": {
-                    "missing": broken.missing, "busy": broken.busy, "corrupt": broken.corrupt,
-                    "failed": broken.failed,
+                    "missing": broken.missing, "peer_missing": broken.peer_missing, "busy": broken.busy,
+                    "corrupt": broken.corrupt, "failed": broken.failed,
                 },
                 "connections_lost": tally.connections_lost,
                 "wrong_blocks": tally.wrong_blocks,
@@ -303,7 +316,7 @@ impl Report {
         };
         row("dram", tally.hits.dram);
         row("ssd", tally.hits.ssd);
-        if tally.hits.peer_dram + tally.hits.peer_ssd > 0 {
+        if self.nodes > 1 || tally.hits.peer_dram + tally.hits.peer_ssd > 0 {
             row("peer dram", tally.hits.peer_dram);
             row("peer ssd", tally.hits.peer_ssd);
         }
@@ -317,6 +330,10 @@ impl Report {
             0 => String::new(),
             bound => format!(" ({:.2} % of it)", 100.0 * ratio(tally.hits.total(), bound)),
         };
+        let alone = match self.nodes {
+            ..=1 => String::new(),
+            nodes => format!("; {nodes} infinite caches without peers {:.4}", self.hit_ratio_bound_alone()),
+        };
         let seconds = self.elapsed.as_secs_f64();
         let mut lines = vec![
             format!(
@@ -329,7 +346,7 @@ impl Report {
             blocks.to_string(),
             String::new(),
             format!(
-                "hit ratio {:.4}, infinite cache {:.4}{of_bound}",
+                "hit ratio {:.4}, infinite cache {:.4}{of_bound}{alone}",
                 self.hit_ratio(),
                 self.shape.hit_ratio_bound()
             ),
@@ -352,8 +369,9 @@ impl Report {
         ];
         if *broken != BrokenPromises::default() {
             lines.push(format!(
-                "shown by query, not acquired: {} gone meanwhile, {} no room, {} failed their checksum, {} failed",
-                broken.missing, broken.busy, broken.corrupt, broken.failed
+                "shown by query, not acquired: {} gone meanwhile, {} not to be had from a peer, {} no room, {} failed their \
+                 checksum, {} failed",
+                broken.missing, broken.peer_missing, broken.busy, broken.corrupt, broken.failed
             ));
         }
         if tally.connections_lost > 0 {
@@ -384,6 +402,8 @@ mod tests {
         tally.add(&other);
         Report {
             shape: TraceShape { requests: 2, block_references: 10, distinct_blocks: 7, hits_bound: 3 },
+            nodes: 1,
+            hits_bound_alone: 3,
             block_bytes: 4096,
             tally,
             elapsed: Duration::from_secs(2),

@@ -16,7 +16,11 @@ fn run(requests: usize, blocks: u64, engines: usize, faults: Faults) -> Report {
         connect_wait: Duration::from_secs(5),
     };
     let mut told = 0;
-    let report = replay(&generate(requests, 11), &settings, &mut |done| told = done).unwrap();
+    let report = replay(&generate(requests, 11), &settings, &mut |done| {
+        told = done;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
     assert_eq!(told, requests as u64);
     assert_eq!(report.unaccounted(), report.tally.unaccounted, "the sums are complete");
     let saves = &report.tally.saves;
@@ -85,6 +89,79 @@ fn a_save_that_never_finds_room_is_counted() {
 }
 
 #[test]
+fn nodes_that_know_nothing_of_each_other_reach_their_own_bound_exactly() {
+    let nodes = [(); 2].map(|()| ModelNode::start(8192, BLOCK_BYTES, Faults::default()));
+    let run = |block_bytes, spread| {
+        let settings = ReplaySettings {
+            sockets: nodes.iter().map(ModelNode::socket).collect(),
+            engines: 1,
+            block_bytes,
+            speed: 0.0,
+            spread,
+            connect_wait: Duration::from_secs(5),
+        };
+        replay(&generate(300, 11), &settings, &mut |_| ControlFlow::Continue(())).unwrap()
+    };
+    let report = run(BLOCK_BYTES, Spread::RoundRobin);
+    assert!(report.is_right(), "{}", report.text());
+    assert_eq!(report.tally.hits.total(), report.hits_bound_alone);
+    // A block is saved where it was missed, and nowhere else.
+    assert_eq!(report.tally.saves.committed, report.tally.misses);
+    assert!(report.hits_bound_alone < report.shape.hits_bound, "{}", report.text());
+    assert!(report.tally.saves.committed > report.shape.distinct_blocks, "both nodes saved what they share");
+    let json = report.json();
+    assert_eq!(json["details"]["nodes"], 2);
+    assert_eq!(json["hit_ratio"], json["details"]["hit_ratio_bound_alone"]);
+    assert!(report.text().contains("2 infinite caches without peers"), "{}", report.text());
+}
+
+#[test]
+fn a_conversation_stays_with_its_node() {
+    let trace = generate(300, 11);
+    let alone = |spread| hits_bound_alone(&trace, &assign(&trace, 2, spread), 2);
+    let shape = TraceShape::of(trace.iter());
+    let (sticky, turns) = (alone(Spread::Sticky), alone(Spread::RoundRobin));
+    assert!(turns < sticky && sticky < shape.hits_bound, "{turns} {sticky} {shape:?}");
+    // Every lane of a node counts: two engines on one node share what it has.
+    assert_eq!(hits_bound_alone(&trace, &assign(&trace, 2, Spread::RoundRobin), 1), shape.hits_bound);
+}
+
+#[test]
+fn what_a_peer_has_and_does_not_give_is_a_miss_and_is_saved_here() {
+    let report = run(200, 8192, 1, Faults { hints_unknown: true, ..Faults::default() });
+    assert!(report.is_right(), "{}", report.text());
+    assert_eq!(report.tally.hits.total(), report.shape.hits_bound);
+    assert_eq!(report.tally.broken_promises.peer_missing, report.tally.misses);
+    assert_eq!(report.tally.broken_promises.missing, 0, "a hint is no promise");
+    assert_eq!(report.tally.saves.committed, report.shape.distinct_blocks);
+}
+
+#[test]
+fn what_comes_from_a_peer_is_a_hit_of_its_own_kind() {
+    let report = run(200, 8192, 1, Faults { from_peer: true, ..Faults::default() });
+    assert!(report.is_right(), "{}", report.text());
+    let hits = report.tally.hits;
+    assert_eq!((hits.dram, hits.peer_ssd), (0, report.shape.hits_bound));
+    assert_eq!(report.tally.saves.committed, report.shape.distinct_blocks);
+}
+
+#[test]
+fn a_replay_that_is_stopped_reports_nothing() {
+    let node = ModelNode::start(8192, BLOCK_BYTES, Faults::default());
+    let settings = ReplaySettings {
+        sockets: vec![node.socket()],
+        engines: 1,
+        block_bytes: BLOCK_BYTES,
+        // Its last request is due in days.
+        speed: 1e-6,
+        spread: Spread::Sticky,
+        connect_wait: Duration::from_secs(5),
+    };
+    let stopped = replay(&generate(100, 1), &settings, &mut |_| ControlFlow::Break(()));
+    assert!(matches!(stopped, Err(ReplayError::Stopped)), "{stopped:?}");
+}
+
+#[test]
 fn lost_connections_are_survived() {
     let report = run(200, 8192, 1, Faults { hang_up_one_of: Some(50), ..Faults::default() });
     assert!(report.is_right(), "{}", report.text());
@@ -109,8 +186,8 @@ fn a_slot_smaller_than_its_block_stops_the_replay() {
         spread: Spread::RoundRobin,
         connect_wait: Duration::from_secs(5),
     };
-    let error = replay(&generate(1, 1), &settings, &mut |_| ()).unwrap_err();
-    assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+    let error = replay(&generate(1, 1), &settings, &mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(matches!(error, ReplayError::Client(ClientError::Protocol { .. })), "{error}");
 }
 
 #[test]
@@ -126,6 +203,10 @@ fn requests_are_due_when_the_trace_says_and_never_backwards() {
 
 #[test]
 fn a_missed_moment_is_told() {
-    assert!(until(Instant::now() - Duration::from_millis(50)) >= Duration::from_millis(49));
-    assert!(until(Instant::now() + Duration::from_millis(5)) < Duration::from_secs(1));
+    let stop = AtomicBool::new(false);
+    assert!(until(Instant::now() - Duration::from_millis(50), &stop) >= Some(Duration::from_millis(49)));
+    let late = until(Instant::now() + Duration::from_millis(5), &stop);
+    assert!(late.is_some_and(|late| late < Duration::from_secs(1)));
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(until(Instant::now() + Duration::from_secs(600), &stop), None);
 }

@@ -128,7 +128,7 @@ pub struct TraceShape {
 impl TraceShape {
     /// Counts a trace, in its order.
     #[must_use]
-    pub fn of(requests: &[TraceRequest]) -> TraceShape {
+    pub fn of<'a>(requests: impl Iterator<Item = &'a TraceRequest>) -> TraceShape {
         let mut seen = HashSet::new();
         let mut shape = TraceShape::default();
         for request in requests {
@@ -197,7 +197,7 @@ mod tests {
             output_length: 0,
             hash_ids: ids.to_vec(),
         };
-        let shape = TraceShape::of(&[request(&[1, 2]), request(&[1, 2, 3]), request(&[9, 2])]);
+        let shape = TraceShape::of([request(&[1, 2]), request(&[1, 2, 3]), request(&[9, 2])].iter());
         let expected = TraceShape { requests: 3, block_references: 7, distinct_blocks: 4, hits_bound: 2 };
         assert_eq!(shape, expected, "block 2 behind the unknown 9 is no prefix hit");
     }

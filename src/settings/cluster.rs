@@ -20,7 +20,7 @@ use crate::quantity::{ByteSize, MIB, Span};
 /// Some four million rows: 66,500 residences of each of 63 peers.
 const INDEX_DEFAULT: ByteSize = ByteSize(256 * MIB);
 /// Least index of a shard: below it a few thousand rows are all that fits.
-const INDEX_SLICE_BYTES_MIN: u64 = MIB;
+pub const INDEX_SLICE_BYTES_MIN: u64 = MIB;
 const RECEIVE_DEFAULT: ByteSize = ByteSize(64 * MIB);
 /// Changes that come together are told together, and none waits for longer than it takes to be seen anyway.
 const COALESCE_DEFAULT: Duration = Duration::from_millis(2);

@@ -5,4 +5,5 @@ mod cluster;
 mod engine;
 mod faults;
 mod harness;
+mod local_cluster;
 mod peers;

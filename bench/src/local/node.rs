@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::client::{Client, ClientSettings, ViewPopulate};
+use orbitkv::cluster::end_child;
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::quantity::ByteSize;
-use orbitkv::replay::end_child;
 use orbitkv_native::arena::PagePreference;
 use tempfile::TempDir;
 

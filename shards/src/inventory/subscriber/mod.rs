@@ -93,8 +93,9 @@ impl Default for SubscriberSettings {
             backlog_frames_max: 1_024,
             ack_bytes: frame_bytes_max / 2,
             ack_wait: Duration::from_millis(10),
-            // As many as a lookup has keys: whoever waits for a step waits about as long as for a lookup.
+            // Deltas of so many apply whole (chapter 2.10).
             changes_per_step: 256,
+            // As many as a lookup has keys: whoever waits for a step waits about as long as for a lookup.
             sweep_rows: 128,
             dials_max: 8,
             redial_min: Duration::from_millis(100),
