@@ -158,7 +158,7 @@ impl Table for BareMap {
                 WireChange::Delete => {
                     let entry = self.rows.find_entry(hash.0, is_it);
                     let entry = entry.ok().expect("a row that is deleted was there");
-                    drop(entry.remove());
+                    let _ = entry.remove();
                 }
             }
         }

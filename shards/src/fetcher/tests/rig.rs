@@ -55,6 +55,9 @@ pub fn order(copy: u32, bytes: u64) -> Order {
     }
 }
 
+/// How a fetch ended: the medium and the checksum of what came, or why nothing did.
+pub type Ended = Result<(Medium, u64), BlockOutcome>;
+
 /// An operation that the driver reads.
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -70,7 +73,7 @@ pub struct Rig {
     /// Operations that have not ended.
     pub asked: BTreeMap<u64, Asked>,
     pub begun: BTreeMap<CopyId, Order>,
-    pub ended: Vec<(CopyId, Result<(Medium, u64), BlockOutcome>)>,
+    pub ended: Vec<(CopyId, Ended)>,
     pub closed: Vec<CloseCause>,
     /// How operations ended, in words.
     pub endings: Vec<(u64, &'static str)>,

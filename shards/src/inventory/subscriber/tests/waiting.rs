@@ -309,7 +309,7 @@ fn refused_and_sent() -> (Rig, ConnectionId) {
         FromRequester::Ack { consumed_frame, view, applied } => Some((*consumed_frame, *view, applied.0)),
         _ => None,
     });
-    assert_eq!(credit.last(), Some((6, SnapshotId([0; 16]), 0)), "its credit is given back");
+    assert_eq!(credit.next_back(), Some((6, SnapshotId([0; 16]), 0)), "its credit is given back");
     assert_eq!((rig.closed(a), rig.room.figures().frames_discarded), (None, 5), "the session goes on");
     assert_eq!((rig.standing(), rig.partition.accounting().rows), (Standing::NoneInstalled, 0));
     assert_eq!(rig.namespaces.len(), 0);
