@@ -305,7 +305,7 @@ fn refused_and_sent() -> (Rig, ConnectionId) {
     rig.delta(a, 520, 521, &[put(10_051, 521)]);
     rig.pass(10);
     rig.run();
-    let credit = rig.link(a).heard.iter().filter_map(|said| match said {
+    let mut credit = rig.link(a).heard.iter().filter_map(|said| match said {
         FromRequester::Ack { consumed_frame, view, applied } => Some((*consumed_frame, *view, applied.0)),
         _ => None,
     });
