@@ -191,7 +191,8 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         namespace_bytes: namespaces::table_bytes(bounds::NAMESPACES_MAX) as u64,
         index_bytes: cluster.map_or(0, |cluster| cluster.index_slice_bytes),
         receive_bytes: cluster.map_or(0, |cluster| cluster.receive_slice_bytes),
-        metadata_queue_bytes: cluster.map_or(0, |_| PeersSettings::queue_bytes(settings.shards)),
+        metadata_queue_bytes: cluster
+            .map_or(0, |cluster| PeersSettings::queue_bytes(settings.shards, cluster.receive_slice_bytes)),
     };
     Bill::of(settings, &rooms)
 }

@@ -79,6 +79,11 @@ pub(super) enum Life {
 }
 
 impl Life {
+    /// Whether this node may speak to others.
+    pub fn is_member(self, boot: Moment) -> bool {
+        matches!(self, Life::Member(until) if until > boot)
+    }
+
     /// Whether its time is over and nobody has said so yet.
     pub fn is_overdue(self, boot: Moment) -> bool {
         matches!(self, Life::Member(until) if until <= boot)

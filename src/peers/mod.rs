@@ -217,7 +217,7 @@ impl Peers {
     #[must_use]
     pub fn coverage(&self, now: Moment, boot: Moment) -> CoreCoverage {
         let mut coverage = self.subscriber.coverage(now);
-        if self.life.is_overdue(boot) {
+        if !self.life.is_member(boot) {
             coverage.standing = Standing::Unavailable(Unavailable::LeaseExpired);
         }
         coverage
@@ -244,7 +244,7 @@ impl Peers {
         let coverage = self.coverage(now, boot);
         let may_ask = !matches!(coverage.standing, Standing::Unavailable(_));
         let life = match self.life {
-            Life::Member(until) if until > boot => {
+            life if life.is_member(boot) => {
                 let Local { epoch, incarnation, .. } = self.local;
                 orbitkv_shards::grants::Life::Serving { epoch, incarnation }
             }

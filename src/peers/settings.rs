@@ -20,9 +20,9 @@ const ACCEPTED_WINDOW_BYTES: u32 = 16 * 1024;
 /// Windows are shared out in steps of this many bytes.
 const WINDOW_GRAIN_BYTES: u64 = 1_024;
 
-/// Least receive budget of a shard in bytes, metadata and payload together: windows of 16 KiB, in which a
-/// frame of dozens of changes fits.
-pub const RECEIVE_SLICE_BYTES_MIN: u64 = 4 * 1024 * 1024;
+/// Least receive budget of a shard in bytes, metadata and payload together: windows of 48 KiB, in which a
+/// frame of hundreds of changes fits, and queues in which each subscriber's share holds two of the largest record.
+pub const RECEIVE_SLICE_BYTES_MIN: u64 = 8 * 1024 * 1024;
 
 /// Largest receive window of a payload connection in bytes: what is on its way on a fast network.
 const PAYLOAD_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -68,7 +68,7 @@ impl PeersSettings {
         key: NodeKey,
     ) -> Result<PeersSettings, SettingsRefused> {
         let journal = JournalSettings::with_capacity(settings.journal_slice_bytes as usize);
-        let bounds = NodeBounds::default();
+        let bounds = bounds(settings.shards, cluster.receive_slice_bytes);
         let publisher = PublisherSettings::of_node(&bounds, settings.shards, journal, cluster.coalesce)?;
         let pool_bytes = cluster.receive_slice_bytes / 2;
         let share = pool_bytes / SESSIONS_PLANNED - u64::from(ACCEPTED_WINDOW_BYTES);
@@ -110,10 +110,18 @@ impl PeersSettings {
         })
     }
 
-    /// Bytes of frames that one shard of so many may have built and not yet brought to their receivers, twice:
-    /// in the rooms and on their way in the transport.
+    /// Bytes of frames that one shard may have built and not yet brought to their receivers, twice: in the rooms
+    /// and on their way in the transport.
     #[must_use]
-    pub fn queue_bytes(shards: u16) -> u64 {
-        2 * NodeBounds::default().queue_bytes as u64 / u64::from(shards)
+    pub fn queue_bytes(shards: u16, receive_slice_bytes: u64) -> u64 {
+        2 * bounds(shards, receive_slice_bytes).queue_bytes as u64 / u64::from(shards)
     }
+}
+
+/// What a node may spend on publishing. A node that takes little in at a time has little under way, too.
+fn bounds(shards: u16, receive_slice_bytes: u64) -> NodeBounds {
+    let defaults = NodeBounds::default();
+    let receive_bytes = receive_slice_bytes * u64::from(shards);
+    let queue_bytes = usize::try_from(receive_bytes / 2).unwrap_or(usize::MAX).min(defaults.queue_bytes);
+    NodeBounds { queue_bytes, ..defaults }
 }

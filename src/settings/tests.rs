@@ -360,7 +360,7 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--peer-addr", "10.0.0.7:65535", "--shards", "2"], &["--peer-addr", "2 shards", "lower port"]),
         (&["--coalesce", "6ms"], &["--coalesce 6ms", "at most 5ms"]),
         (&["--index-budget", "1kib"], &["--index-budget 1kib", "at least 1mib"]),
-        (&["--receive-budget", "4mib", "--shards", "2"], &["--receive-budget", "8mib for 2 shards"]),
+        (&["--receive-budget", "4mib", "--shards", "2"], &["--receive-budget", "16mib for 2 shards"]),
         (&["--metadata-namespace", "llama"], &["--metadata-namespace llama", "64 lowercase hex"]),
         (
             &["--metadata-namespace", "llama", "--metadata-empty-scope"],

@@ -124,7 +124,9 @@ fn without_etcd_a_node_serves_and_joins_when_it_comes() {
     etcd.kill(0);
     let node = order("a", free_port(), &etcd).start();
     node.assert_serves();
-    node.await_metadata("it says what is wrong", |page| page.membership.detail.contains("does not answer"));
+    let page = node
+        .await_metadata("it says what is wrong", |page| page.membership.detail.contains("does not answer"));
+    assert_eq!(page.coverage, "Unavailable", "whoever is no member knows of nobody");
     etcd.launch(0);
     etcd.wait_ready();
     assert_eq!(knows(&node, &["a"]).epoch, Some(1));

@@ -192,7 +192,8 @@ fn a_replay_over_two_nodes_starts_them_and_accounts_for_every_block() {
     let number = |value: &Value| value.as_f64().expect("a number");
     // Everything fits, so what a node saw before it has; at most what anybody saw before.
     let (ratio, alone) = (number(&report["hit_ratio"]), number(&report["details"]["hit_ratio_bound_alone"]));
-    assert!(alone <= ratio && ratio <= number(&report["hit_ratio_bound"]), "{report}");
+    assert!(alone < ratio && ratio <= number(&report["hit_ratio_bound"]), "{report}");
+    assert!(number(&report["hits"]["peer_dram"]) > 0.0, "{report}");
     assert_eq!(report["details"]["nodes"], 2);
     place.is_clean();
 }
