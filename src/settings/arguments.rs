@@ -230,13 +230,8 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SIZE", env = "ORBITKV_RECEIVE_BUDGET", help_heading = "Peers")]
     pub receive_budget: Option<ByteSize>,
 
-    /// Not in this version: transports to peers, of shm, quic, tcp, rdma
-    #[arg(
-        long,
-        value_name = "LIST",
-        env = "ORBITKV_TRANSPORTS",
-        help_heading = "Peers (not in this version)"
-    )]
+    /// Transports to peers; this version has quic alone  [default: quic]
+    #[arg(long, value_name = "LIST", env = "ORBITKV_TRANSPORTS", help_heading = "Peers")]
     pub transports: Option<String>,
 
     /// Not in this version: how a recovery route is chosen
@@ -311,6 +306,7 @@ impl NodeArgs {
             ("--index-budget", self.index_budget.map(|size| size.to_string())),
             ("--receive-budget", self.receive_budget.map(|size| size.to_string())),
             ("--coalesce", self.coalesce.map(|span| span.to_string())),
+            ("--transports", self.transports.clone()),
         ];
         given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))
     }
@@ -319,7 +315,7 @@ impl NodeArgs {
     #[must_use]
     pub fn beyond_this_version(&self) -> Option<&'static str> {
         let given = [
-            ("transports", self.transports.is_some()),
+            ("transports", self.transports.as_ref().is_some_and(|named| named != "quic")),
             ("route-policy", self.route_policy.is_some()),
             ("ssd-backend", self.ssd_backend == Some(SsdBackend::Glommio)),
         ];

@@ -200,6 +200,7 @@ fn what_this_version_has_not_is_refused_not_ignored() {
         assert!(text.starts_with(name) && text.contains("not in this version"), "{text}");
     }
     assert!(resolve(&["--ssd-backend", "ring"], 2).is_ok());
+    assert!(resolve(&[&CLUSTER[..], &["--transports", "quic"]].concat(), 2).is_ok());
 }
 
 #[test]
@@ -327,6 +328,7 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--metadata-empty-scope=false"], &["--metadata-empty-scope false", "standalone"]),
         (&["--index-budget", "1mib"], &["--index-budget 1mib", "standalone"]),
         (&["--coalesce", "0ms"], &["--coalesce", "standalone"]),
+        (&["--transports", "quic"], &["--transports quic", "standalone"]),
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
         (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
         (&["--etcd", "http://a:1", "--cluster", "c"], &["--etcd", "add --peer-addr"]),
