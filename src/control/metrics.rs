@@ -145,7 +145,7 @@ const METRICS: &[Metric] = &[
             )
         })
     }),
-    counter("orbitkv_inventory_sessions_ended", "Inventory sessions that began or ended", |r| {
+    counter("orbitkv_inventory_session_events", "Inventory sessions that began or ended", |r| {
         of_peers(r, |p| {
             by(
                 "kind",

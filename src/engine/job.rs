@@ -112,6 +112,8 @@ pub enum Collected {
         heads: Vec<SequenceRecord>,
         /// The life they belong to, once a shard has answered.
         incarnation: Option<Incarnation>,
+        /// What they are: a fence others can await, if there are others.
+        outcome: SyncOutcome,
     },
     /// Register: answered by the registry.
     Registering(Box<super::connection::Registered>),
@@ -207,7 +209,7 @@ impl Job {
             (Collected::Listed { .. }, Outcome::Listed { residents, next }) => {
                 return self.on_listed(shard, residents, next);
             }
-            (Collected::Sequences { heads, incarnation }, Outcome::Synced(head)) => {
+            (Collected::Sequences { heads, incarnation, .. }, Outcome::Synced(head)) => {
                 let before = incarnation.replace(reply.incarnation);
                 heads[shard.0 as usize] = SequenceRecord { sequence: head.0 };
                 if before.is_some_and(|before| before != reply.incarnation) {
@@ -327,8 +329,8 @@ impl Job {
                 let body = ListAnswer { cursor: *cursor, done: u8::from(*done) };
                 answers::append_answer(out, operation, id, false, &body, residents);
             }
-            Collected::Sequences { heads, incarnation } => {
-                let outcome = SyncOutcome::LocalFlushComplete as u8;
+            Collected::Sequences { heads, incarnation, outcome } => {
+                let outcome = *outcome as u8;
                 let incarnation = incarnation.expect("a node has shards, and all have answered").0;
                 let body = SyncAnswer { outcome, incarnation };
                 answers::append_answer(out, operation, id, false, &body, heads);

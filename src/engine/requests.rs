@@ -170,7 +170,11 @@ impl EngineHub {
             Request::List(body) => self.list(&body)?,
             Request::Sync => {
                 let heads = vec![answers::SequenceRecord { sequence: 0 }; usize::from(shards)];
-                (Collected::Sequences { heads, incarnation: None }, everywhere(shards, || Command::Sync))
+                let outcome = match self.basis {
+                    None => answers::SyncOutcome::LocalFlushComplete,
+                    Some(_) => answers::SyncOutcome::Fence,
+                };
+                (Collected::Sequences { heads, incarnation: None, outcome }, everywhere(shards, || Command::Sync))
             }
         };
         let waits = matches!(operation, Operation::Acquire | Operation::Sync);

@@ -234,13 +234,8 @@ pub struct NodeArgs {
     #[arg(long, value_name = "LIST", env = "ORBITKV_TRANSPORTS", help_heading = "Peers")]
     pub transports: Option<String>,
 
-    /// Not in this version: how a recovery route is chosen
-    #[arg(
-        long,
-        value_name = "POLICY",
-        env = "ORBITKV_ROUTE_POLICY",
-        help_heading = "Peers (not in this version)"
-    )]
+    /// How a recovery route is chosen; this version has fixed alone  [default: fixed]
+    #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
     pub route_policy: Option<RoutePolicy>,
 }
 
@@ -316,7 +311,7 @@ impl NodeArgs {
     pub fn beyond_this_version(&self) -> Option<&'static str> {
         let given = [
             ("transports", self.transports.as_ref().is_some_and(|named| named != "quic")),
-            ("route-policy", self.route_policy.is_some()),
+            ("route-policy", self.route_policy.is_some_and(|policy| policy != RoutePolicy::Fixed)),
             ("ssd-backend", self.ssd_backend == Some(SsdBackend::Glommio)),
         ];
         given.into_iter().find_map(|(name, given)| given.then_some(name))

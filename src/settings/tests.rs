@@ -193,7 +193,7 @@ fn refusals_name_setting_value_bound_and_remedy() {
 #[test]
 fn what_this_version_has_not_is_refused_not_ignored() {
     let table: [&[&str]; 3] =
-        [&["--transports", "shm,quic"], &["--route-policy", "fixed"], &["--ssd-backend", "glommio"]];
+        [&["--transports", "shm,quic"], &["--route-policy", "shadow"], &["--ssd-backend", "glommio"]];
     for flags in table {
         let name = flags[0].split('=').next().expect("a flag");
         let text = refusal(flags, 2);
