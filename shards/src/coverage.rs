@@ -171,6 +171,11 @@ impl RaiseGate {
         }
     }
 
+    /// This node begins a new life, perhaps with an etcd that counts anew: any revision may be lowered to.
+    pub fn on_registered(&mut self) {
+        self.state = Gate::Unset;
+    }
+
     /// The newest revision lowered to.
     #[must_use]
     pub fn revision(&self) -> Option<u64> {

@@ -250,6 +250,8 @@ impl Awaits {
     pub fn on_registered(&mut self, local: Local) {
         self.local = local;
         self.fenced = false;
+        // An etcd restored from an old copy counts anew.
+        self.members = MemberMap::default();
     }
 
     /// A core's answer to a [`AwaitEffect::Read`]: what it has of the fence's owner streams, and the

@@ -64,6 +64,14 @@ pub struct ReservedShare {
     bytes: u64,
 }
 
+impl ReservedShare {
+    /// Slot bytes of the block it is for.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 /// Why a lease operation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LeaseError {

@@ -61,6 +61,12 @@ impl Namespaces {
         Namespaces { namespaces_max, interned: Vec::new(), sorted: Vec::new() }
     }
 
+    /// The most namespaces it takes.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.namespaces_max
+    }
+
     /// The number of `digest`, given now if it had none.
     ///
     /// # Errors

@@ -200,7 +200,7 @@ impl Lives for Teller {
     fn on_registered(&mut self, local: Local) {
         self.port.with_cluster(|cluster| {
             cluster.awaits.on_registered(local);
-            cluster.gate.on_membership_invalid();
+            cluster.gate.on_registered();
         });
         self.port.tell_life(&LifeLetter::Registered(local));
         if let Err(error) = self.epoch_file.write(local.epoch) {

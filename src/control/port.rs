@@ -238,7 +238,11 @@ impl CorePort {
         let (sender, mut answers) = mpsc::unbounded_channel();
         let mut forget = {
             let mut questions = self.questions();
-            let room = questions.send_cancels() && (0..cores).all(|core| questions.mail.has_room(core, 1));
+            questions.send_orders();
+            // Nothing overtakes an order.
+            let room = questions.orders.is_empty()
+                && questions.send_cancels()
+                && (0..cores).all(|core| questions.mail.has_room(core, 1));
             if !room || questions.waiting.len() >= QUESTIONS_MAX {
                 return Err(PortError::Busy);
             }

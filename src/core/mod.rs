@@ -324,6 +324,8 @@ impl Core {
             self.flush(id, now);
         }
         left_over |= !stopping && self.turn_peers(now);
+        // What peers have decided is told in the next turn, which comes at once.
+        left_over |= !stopping && self.parts.shard.has_replies();
         left_over |= self.parts.mail.flush() | (!stopping && self.parts.shard.has_work());
         self.arm_timer();
         self.end_if_quiet();

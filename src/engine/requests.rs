@@ -174,7 +174,10 @@ impl EngineHub {
                     None => answers::SyncOutcome::LocalFlushComplete,
                     Some(_) => answers::SyncOutcome::Fence,
                 };
-                (Collected::Sequences { heads, incarnation: None, outcome }, everywhere(shards, || Command::Sync))
+                (
+                    Collected::Sequences { heads, incarnation: None, outcome },
+                    everywhere(shards, || Command::Sync),
+                )
             }
         };
         let waits = matches!(operation, Operation::Acquire | Operation::Sync);

@@ -102,6 +102,7 @@ impl Peers {
                 );
                 self.local = local;
                 self.life = Life::Registered;
+                self.is_suspended = true;
                 self.publisher.on_registered(local, now);
                 self.subscriber.on_registered(local, now);
                 self.payload.on_registered(local);
@@ -114,6 +115,8 @@ impl Peers {
             LifeLetter::Members(neighbours) => self.on_members(neighbours, shard, now),
             LifeLetter::MayRaise(revision) => self.subscriber.on_may_raise(revision),
             LifeLetter::Suspended => {
+                self.is_suspended = true;
+                self.publisher.on_membership_invalid();
                 self.subscriber.on_membership_invalid(now);
                 self.payload.on_membership_invalid();
             }
@@ -130,6 +133,7 @@ impl Peers {
     }
 
     fn on_members(&mut self, neighbours: Neighbours, shard: &mut Shard, now: Moment) {
+        self.is_suspended = false;
         self.endpoint.set_members(neighbours.contacts());
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         self.subscriber.on_lower(&neighbours.map, &mut index, now);

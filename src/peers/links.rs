@@ -49,6 +49,8 @@ struct Link {
     is_readable: bool,
     /// Nothing is read any more, and it ends at this moment at the latest.
     ending: Option<Moment>,
+    /// Its end is to be said once what waits is sent.
+    finishes: bool,
 }
 
 /// All of a core.
@@ -76,6 +78,7 @@ impl Links {
             unsent: VecDeque::new(),
             is_readable: false,
             ending: None,
+            finishes: false,
         };
         self.by_id.insert(id, link);
         self.by_connection.insert(connection, id);
@@ -186,7 +189,10 @@ impl Links {
                 return None;
             }
         }
-        (link.side == Side::Source).then_some(id)
+        if link.finishes {
+            endpoint.finish(connection, link.stream?);
+        }
+        (link.side == Side::Source && link.ending.is_none()).then_some(id)
     }
 
     /// Whether a peer leaves more unread than it has any reason to.
@@ -200,7 +206,8 @@ impl Links {
         let until = now + LAST_WORD;
         link.ending = Some(until);
         self.ending.push_back((until, id));
-        if let Some(stream) = link.stream {
+        link.finishes = !link.unsent.is_empty();
+        if let Some(stream) = link.stream.filter(|_| link.unsent.is_empty()) {
             endpoint.finish(link.connection, stream);
         }
     }

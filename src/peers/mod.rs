@@ -83,6 +83,8 @@ pub struct Peers {
     due: bool,
     deadline: Option<Moment>,
     handshake_turns: u64,
+    /// Whether who is a member is not known: nobody is admitted.
+    is_suspended: bool,
     /// Whether some member's shards are other ranges of the hash than ours.
     streams_elsewhere: bool,
 }
@@ -131,6 +133,7 @@ impl Peers {
             due: true,
             deadline: None,
             handshake_turns: 0,
+            is_suspended: true,
             streams_elsewhere: false,
         })
     }
@@ -186,7 +189,7 @@ impl Peers {
             self.publisher.next_deadline(),
             self.subscriber.next_deadline(),
             self.links.next_deadline(),
-            self.payload.next_deadline(),
+            self.payload.next_deadline(now),
         ];
         self.deadline = deadlines.into_iter().flatten().min();
         more | after.more
@@ -244,7 +247,7 @@ impl Peers {
         let coverage = self.coverage(now, boot);
         let may_ask = !matches!(coverage.standing, Standing::Unavailable(_));
         let life = match self.life {
-            life if life.is_member(boot) => {
+            life if life.is_member(boot) && !self.is_suspended => {
                 let Local { epoch, incarnation, .. } = self.local;
                 orbitkv_shards::grants::Life::Serving { epoch, incarnation }
             }

@@ -27,8 +27,8 @@ pub const RECEIVE_SLICE_BYTES_MIN: u64 = 8 * 1024 * 1024;
 /// Largest receive window of a payload connection in bytes: what is on its way on a fast network.
 const PAYLOAD_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Payload connections that have room at once at least.
-const PAYLOAD_CONNECTIONS_PLANNED: u64 = 8;
+/// Payload connections that a core fetches on at once.
+pub(super) const PAYLOAD_CONNECTIONS_PLANNED: u64 = 8;
 
 /// The bounds do not fit together.
 pub type SettingsRefused = BoundsRefused;
@@ -79,7 +79,10 @@ impl PeersSettings {
             ack_bytes: window_bytes / 4,
             ..SubscriberSettings::default()
         };
-        let payload_window = PAYLOAD_WINDOW_BYTES_MAX.min(pool_bytes / PAYLOAD_CONNECTIONS_PLANNED) as u32;
+        // What peers begin has its room beside.
+        let lending_bytes = SESSIONS_PLANNED * u64::from(ACCEPTED_WINDOW_BYTES);
+        let payload_share = (pool_bytes - lending_bytes) / PAYLOAD_CONNECTIONS_PLANNED;
+        let payload_window = PAYLOAD_WINDOW_BYTES_MAX.min(payload_share) as u32;
         let defaults = EndpointSettings::default();
         let endpoint = EndpointSettings {
             inventory: PurposeSettings {

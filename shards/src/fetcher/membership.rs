@@ -61,6 +61,8 @@ impl Fetcher {
         assert!(self.lines.is_empty(), "no connection outlives a life");
         self.local = Some(local);
         self.is_valid = false;
+        // An etcd restored from an old copy counts anew.
+        self.members = MemberMap::default();
     }
 
     /// A source has told that a life of its node is over.

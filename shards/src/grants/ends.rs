@@ -9,6 +9,7 @@ use orbitkv_wire::payload::{OperationId, StopCause, Transport};
 
 use super::operation::{Progress, Use};
 use super::{Effect, Grants, OperationKey, PayloadConnection, Reader};
+use crate::members::MemberMap;
 use crate::shard::{PinId, Shard};
 use crate::time::Moment;
 
@@ -161,6 +162,17 @@ impl Grants {
         }
         self.forget_if_done(node);
         self.assert_invariants();
+    }
+
+    /// Who is a member now: lives that are none any more are gone, whether or not they have a connection.
+    pub fn on_members(&mut self, members: &MemberMap, shard: &mut Shard) {
+        let gone: Vec<Requester> = (self.accounts.iter())
+            .filter_map(|(&node, account)| {
+                let requester = Requester { node, incarnation: account.incarnation? };
+                (!members.has(node, requester.incarnation)).then_some(requester)
+            })
+            .collect();
+        gone.into_iter().for_each(|requester| self.on_requester_gone(requester, shard));
     }
 
     /// This node may not serve others any more: running streams stop and no read begins.

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use orbitkv_wire::engine::answers::{BlockOutcome, Place};
 use orbitkv_wire::identity::{KeyHash, Medium};
 
-use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means};
+use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means, Waiter};
 use super::save::{Eviction, slot_bytes};
 use super::{Shard, Tag};
-use crate::key::StateKey;
+use crate::key::{EntryId, StateKey};
 use crate::leases::LeaseToken;
 use crate::residents::{CopyId, Dram};
 
@@ -197,6 +197,37 @@ impl Shard {
     #[must_use]
     pub fn is_wanted(&self, copy: CopyId) -> bool {
         self.fills.get(&copy).is_some_and(|fill| !fill.waiters.is_empty() || !fill.pins.is_empty())
+    }
+
+    /// The fetch that is all there is of an entry.
+    pub(super) fn fetch_of(&self, id: EntryId) -> Option<CopyId> {
+        match self.residents.entry(id).dram {
+            Dram::Filling(copy) if self.fills[&copy].placement.is_none() => Some(copy),
+            _ => None,
+        }
+    }
+
+    /// Ends an entry that is nothing but a fetch: its block has come from an engine. The fetch goes on until
+    /// it is reported, for nobody; its waiters are handed out.
+    pub(super) fn overtake_fetch(&mut self, copy: CopyId) -> Vec<Waiter> {
+        let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
+        let waiters = std::mem::take(&mut fill.waiters);
+        let id = self.filling_entry(&self.fills[&copy], copy).expect("the entry shows the fetch");
+        self.residents.entry_mut(id).dram = Dram::Absent;
+        let freed = self.residents.withdraw(copy);
+        assert!(freed.is_none(), "the fill pins its copy");
+        self.end_if_bare(id);
+        if self.fills[&copy].pins.is_empty() {
+            self.cancel_fetch(copy);
+        }
+        waiters
+    }
+
+    /// Gives those who waited for a block the copy that has come another way.
+    pub(super) fn serve_waiters(&mut self, waiters: Vec<Waiter>, copy: CopyId) {
+        for waiter in waiters {
+            self.serve(waiter, copy, Place::Dram);
+        }
     }
 
     /// A fetch has lost its last waiter.

@@ -299,6 +299,12 @@ impl Shard {
         self.leases.next_deadline()
     }
 
+    /// Whether there is an answer to be fetched.
+    #[must_use]
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty() || !self.decided.is_empty()
+    }
+
     /// The next answer.
     pub fn poll_reply(&mut self) -> Option<Reply> {
         self.replies.pop_front().or_else(|| self.poll_decided())

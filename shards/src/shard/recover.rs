@@ -335,6 +335,30 @@ impl Shard {
         }
     }
 
+    /// Gives one who waited the copy that an entry shows, found at this place.
+    pub(super) fn serve(&mut self, waiter: Waiter, copy: CopyId, place: Place) {
+        let Waiter { tag, index, share } = waiter;
+        let id = self.residents.copy(copy).owner.expect("the copy is shown");
+        let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
+        let block = self.leased_block(copy, key, bytes);
+        let is_added = if block.slot_bytes == share.bytes() {
+            self.leases.add_reserved(share, block)
+        } else {
+            // A peer's block of another length was waited for.
+            self.leases.unreserve(share);
+            false
+        };
+        let record = if is_added {
+            self.residents.pin(copy);
+            self.count_hit(place);
+            ready(index, place, block.offset, bytes)
+        } else {
+            // Or the lease ended while its block was read.
+            self.busy(index)
+        };
+        self.decide(tag, record);
+    }
+
     fn end_fill_read(&mut self, fill: &Fill) {
         if let Some(placement) = &fill.placement {
             self.log.as_mut().expect("it reads from a log").end_read(placement);
@@ -343,6 +367,7 @@ impl Shard {
 
     fn count_hit(&mut self, place: Place) {
         match place {
+            Place::Dram => self.counters.hits_dram += 1,
             Place::PeerDram => self.counters.hits_peer_dram += 1,
             Place::PeerSsd => self.counters.hits_peer_ssd += 1,
             _ => self.counters.hits_ssd += 1,
@@ -364,18 +389,8 @@ impl Shard {
         let fill = self.fills.remove(&copy).expect("a fill is finished once");
         self.end_fill_read(&fill);
         self.begin_dram(id, copy);
-        let (key, bytes) = (self.residents.entry(id).key, self.residents.entry(id).bytes);
-        let block = self.leased_block(copy, key, bytes);
-        for Waiter { tag, index, share } in fill.waiters {
-            let record = if self.leases.add_reserved(share, block) {
-                self.residents.pin(copy);
-                self.count_hit(fill.place);
-                ready(index, fill.place, block.offset, bytes)
-            } else {
-                // The lease ended while its block was read.
-                self.busy(index)
-            };
-            self.decide(tag, record);
+        for waiter in fill.waiters {
+            self.serve(waiter, copy, fill.place);
         }
         self.decide_filled(copy, fill.pins, Ok(()));
         self.unpin(copy);

@@ -85,8 +85,10 @@ impl Shard {
             self.counters.saves_present += 1;
             return refused(SlotOutcome::Present, 0);
         }
-        // An entry that shows nothing yet: its only bytes are still on their way to a medium.
-        if !race && (found.is_some() || self.reservations.is_being_saved(&state_key)) {
+        // An entry that shows nothing yet: its only bytes are still on their way to a medium. What a peer may
+        // send does not count.
+        let is_coming = found.is_some_and(|id| self.fetch_of(id).is_none());
+        if !race && (is_coming || self.reservations.is_being_saved(&state_key)) {
             self.counters.saves_being_saved += 1;
             return refused(SlotOutcome::BeingSaved, 0);
         }
@@ -161,11 +163,15 @@ impl Shard {
     }
 
     fn publish(&mut self, reservation: Reservation) -> CommitOutcome {
-        if self.residents.find(reservation.hash, &reservation.key).is_some() {
+        let found = self.residents.find(reservation.hash, &reservation.key);
+        let fetch = found.and_then(|id| self.fetch_of(id));
+        if found.is_some() && fetch.is_none() {
             self.counters.saves_lost_race += 1;
             self.give_back(reservation);
             return CommitOutcome::Lost;
         }
+        // What a peer may send is no residence: a save never waits for it, nor loses against it.
+        let waiters = fetch.map_or_else(Vec::new, |copy| self.overtake_fetch(copy));
         let Reservation { key, hash, bytes, slot, .. } = reservation;
         // The entry takes over the reservation's share of its namespace.
         let id = self.residents.insert(key, hash, bytes);
@@ -175,6 +181,7 @@ impl Shard {
         self.counters.saves_committed += 1;
         self.counters.saved_bytes += bytes;
         self.queue_write_back(id);
+        self.serve_waiters(waiters, copy);
         CommitOutcome::Committed
     }
 

@@ -1,6 +1,8 @@
 //! The requester's side: what the shard seeks is looked up, what it orders is asked for, and what comes is
 //! written where it belongs.
 
+use std::time::Duration;
+
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
 use orbitkv_shards::fetcher::{Candidate, ConnectionId, Fetcher, FetcherEffect, Order, StreamEnd, Violation};
@@ -16,11 +18,12 @@ use orbitkv_wire::payload::{
 };
 
 use super::super::close_code;
-use super::{Asked, Link, Payload, Surroundings, dial};
-use std::time::Duration;
-
+use super::{Asked, Link, Payload, Surroundings, WaitingDial, dial};
 /// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a dial waits for room in the endpoint.
+const DIAL_WAIT: Duration = Duration::from_millis(500);
 
 /// Keys sought in one turn.
 const SEEKS_PER_TURN: usize = QUERY_BATCH_KEYS;
@@ -98,12 +101,19 @@ impl Payload {
     /// Does what the fetcher wants done.
     pub(super) fn fetch(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) {
         for _ in 0..self.waiting.len() {
-            let (id, source, address) = self.waiting.pop_front().expect("counted");
-            self.dial(id, source, address, around);
+            let waiting = self.waiting.pop_front().expect("counted");
+            self.dial(waiting, around);
+        }
+        for _ in 0..self.unasked.len() {
+            let (id, asked, frame) = self.unasked.pop_front().expect("counted");
+            self.ask(id, asked, frame, around);
         }
         while let Some(effect) = self.fetcher.poll_effect() {
             match effect {
-                FetcherEffect::Dial { dial, source, address } => self.dial(dial, source, address, around),
+                FetcherEffect::Dial { dial, source, address } => {
+                    let until = around.now + DIAL_WAIT;
+                    self.dial(WaitingDial { dial, source, address, until }, around);
+                }
                 FetcherEffect::Authorize { connection, authorize } => {
                     let mut frame = Vec::new();
                     append_authorize(&mut frame, &authorize);
@@ -137,19 +147,14 @@ impl Payload {
         }
     }
 
-    fn dial(
-        &mut self,
-        id: orbitkv_shards::fetcher::DialId,
-        source: SourceStream,
-        address: std::net::SocketAddr,
-        around: &mut Surroundings<'_>,
-    ) {
+    fn dial(&mut self, wanted: WaitingDial, around: &mut Surroundings<'_>) {
+        let WaitingDial { dial: id, source, address, until } = wanted;
         match dial(around.endpoint, around.neighbours, &source, address, around.now) {
             Ok(connection) => {
                 self.dials.insert(connection, id);
             }
-            Err(DialRefusal::TooManyPending | DialRefusal::NoRoom) => {
-                self.waiting.push_back((id, source, address));
+            Err(DialRefusal::TooManyPending | DialRefusal::NoRoom) if around.now < until => {
+                self.waiting.push_back(wanted);
             }
             Err(refusal) => {
                 tracing::debug!(core = self.shard.0, node = %source.node, %refusal, "no dial for payload");
@@ -161,17 +166,16 @@ impl Payload {
     fn ask(&mut self, id: ConnectionId, asked: Asked, frame: Vec<u8>, around: &mut Surroundings<'_>) {
         let Some(&connection) = self.fetching.get(&id) else { return };
         let Some(Link::Fetching { streams, .. }) = self.links.get_mut(&connection) else { return };
-        let opened = around.endpoint.open(connection, quic::Priority::Ordinary);
-        let written = opened.ok().filter(|&stream| around.endpoint.write(connection, stream, frame).is_ok());
-        match written {
-            Some(stream) => {
+        match around.endpoint.open(connection, quic::Priority::Ordinary) {
+            Ok(stream) => {
+                // A fresh stream takes a frame; one of a connection that is lost ends with it.
+                let _ = around.endpoint.write(connection, stream, frame);
                 let (splitter, partial) = (Splitter::new(), Vec::new());
                 streams.insert(stream, FetchStream { asked, splitter, partial, sum: None });
             }
-            None => {
-                let code = orbitkv_wire::payload::StopCause::Cancelled as u64;
-                self.fetcher.on_stream_over(id, asked.operation, StreamEnd::Reset { code });
-            }
+            Err(quic::OpenRefusal::NoneLeft) => self.unasked.push_back((id, asked, frame)),
+            // Its end is on its way to the room.
+            Err(quic::OpenRefusal::Closed) => {}
         }
     }
 
@@ -195,6 +199,7 @@ impl Payload {
         operation: orbitkv_wire::payload::OperationId,
         around: &mut Surroundings<'_>,
     ) -> Option<Asked> {
+        self.unasked.retain(|(_, asked, _)| asked.operation != operation);
         let &connection = self.fetching.get(&id)?;
         let Link::Fetching { streams, .. } = self.links.get_mut(&connection)? else { return None };
         let stream = *streams.iter().find(|(_, stream)| stream.asked.operation == operation)?.0;

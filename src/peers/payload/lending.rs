@@ -11,6 +11,7 @@ use orbitkv_wire::payload::{
 };
 
 use super::super::close_code;
+use super::lent_stream::LentStream;
 use super::{Link, Payload, Surroundings};
 
 /// Bytes of checksums that a turn computes: about 45 µs of it.
@@ -33,13 +34,22 @@ impl Payload {
         around: &mut Surroundings<'_>,
     ) -> usize {
         let Some(Link::Lending { id, streams, .. }) = self.links.get_mut(&connection) else { return 0 };
-        let (id, Some(lent)) = (*id, streams.get_mut(&stream)) else { return 0 };
+        let (id, Some(LentStream { reader, operation: asked, .. })) = (*id, streams.get_mut(&stream)) else {
+            return 0;
+        };
         let (mut read_bytes, mut said) = (0, Vec::new());
         let split = |bytes: &[u8]| split_frame(bytes).map(|found| found.map(|(_, body)| body.end));
         let outcome = around.endpoint.read(connection, stream, budget_bytes, |chunk| {
             read_bytes += chunk.len();
-            lent.reader.on_chunk(chunk, split, |frame| {
-                said.push(decode(frame)?);
+            reader.on_chunk(chunk, split, |frame| {
+                let word = decode(frame)?;
+                if let Said::Authorize(authorize) = &word
+                    && asked.replace(authorize.operation).is_some()
+                {
+                    // Or answers would pile up behind a reader that takes none.
+                    return Err(FrameError::Contradiction { what: "a second operation on one stream" });
+                }
+                said.push(word);
                 Ok(())
             })
         });

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use orbitkv_native::quic::{self, Endpoint, FrameReader, StreamId, WriteRefusal};
+use orbitkv_wire::payload::OperationId;
 
 /// What comes after the last of the queued bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ enum Then {
 #[derive(Default)]
 pub(super) struct LentStream {
     pub reader: FrameReader,
+    /// What was asked on it: one operation, or none.
+    pub operation: Option<OperationId>,
     /// Frames, and handles to the arena; dropping them is what gives the memory back.
     queue: VecDeque<Bytes>,
     then: Then,
@@ -30,6 +33,11 @@ impl LentStream {
     /// Queues bytes behind what waits.
     pub fn push(&mut self, bytes: Bytes) {
         self.queue.push_back(bytes);
+    }
+
+    /// The operation, if not everything of it was sent.
+    pub fn unfinished(self) -> Option<OperationId> {
+        self.operation.filter(|_| self.then != Then::Finished)
     }
 
     /// Nothing follows what is queued.

@@ -13,6 +13,7 @@ mod lent_stream;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
@@ -30,6 +31,7 @@ use orbitkv_wire::inventory::{Requester, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
+use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
 use fetching::FetchStream;
 use lent_stream::LentStream;
 
@@ -38,6 +40,9 @@ const READ_BYTES_PER_TURN: usize = 128 * 1024;
 
 /// Share of the arena that is lent at most; the room's own bound is the same (chapter 3.2).
 const LENT_SHARE: u64 = 4;
+
+/// How often dials and operations that wait for the endpoint look again.
+const WAITING_LOOK: Duration = Duration::from_millis(5);
 
 /// What the rest of the core's peers lends for a turn.
 pub(super) struct Surroundings<'a> {
@@ -49,6 +54,15 @@ pub(super) struct Surroundings<'a> {
     pub may_ask: bool,
     pub life: Life,
     pub now: Moment,
+}
+
+/// A dial that waits for room in the endpoint.
+struct WaitingDial {
+    dial: DialId,
+    source: SourceStream,
+    address: SocketAddr,
+    /// When it has waited long enough: others may have what is wanted.
+    until: Moment,
 }
 
 /// One payload connection.
@@ -82,7 +96,9 @@ pub(super) struct Payload {
     fetching: HashMap<fetcher::ConnectionId, quic::ConnectionId>,
     dials: HashMap<quic::ConnectionId, DialId>,
     /// Dials for which the endpoint has no room yet.
-    waiting: VecDeque<(DialId, SourceStream, SocketAddr)>,
+    waiting: VecDeque<WaitingDial>,
+    /// Operations for which their connection has no stream yet.
+    unasked: VecDeque<(fetcher::ConnectionId, Asked, Vec<u8>)>,
     /// Streams that may have bytes to read, in turn.
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
     /// Checksums under way.
@@ -110,6 +126,8 @@ impl Payload {
         // No slot is smaller than an extent, and a quarter of the slice is lent at most.
         let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
         let settings = FetcherSettings {
+            // As many as have room at once; a source that is needed more takes the place of an idle one.
+            connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
             bytes_max: window_bytes,
             source_bytes_max: window_bytes / 2,
             ..FetcherSettings::default()
@@ -127,6 +145,7 @@ impl Payload {
             fetching: HashMap::new(),
             dials: HashMap::new(),
             waiting: VecDeque::new(),
+            unasked: VecDeque::new(),
             readable: VecDeque::new(),
             sums: VecDeque::new(),
         }
@@ -138,9 +157,12 @@ impl Payload {
     }
 
     /// When a turn is due if nothing happens before.
-    pub fn next_deadline(&self) -> Option<Moment> {
+    pub fn next_deadline(&self, now: Moment) -> Option<Moment> {
         let grants = self.grants.as_ref().and_then(Grants::next_deadline);
-        grants.into_iter().chain(self.fetcher.next_deadline()).min()
+        // What waits for the endpoint looks again soon.
+        let waits = !self.waiting.is_empty() || !self.unasked.is_empty();
+        let again = waits.then(|| now + WAITING_LOOK);
+        grants.into_iter().chain(self.fetcher.next_deadline()).chain(again).min()
     }
 
     /// What it says of itself.
@@ -179,18 +201,19 @@ impl Payload {
         now: Moment,
     ) {
         self.fetcher.on_members(&neighbours.map);
+        if let Some(grants) = &mut self.grants {
+            grants.on_members(&neighbours.map, shard);
+        }
         let gone: Vec<_> = (self.links.iter())
             .filter_map(|(&connection, link)| match link {
                 Link::Lending { requester, .. } => {
                     let is_member = neighbours.map.has(requester.node, requester.incarnation);
-                    (!is_member).then_some((connection, *requester))
+                    (!is_member).then_some(connection)
                 }
                 Link::Fetching { .. } => None,
             })
             .collect();
-        for (connection, requester) in gone {
-            let grants = self.grants.as_mut().expect("connections come with grants");
-            grants.on_requester_gone(requester, shard);
+        for connection in gone {
             self.end(connection, shard, now);
             endpoint.close(connection, super::close_code::NOT_A_MEMBER, now.0);
         }
@@ -262,12 +285,26 @@ impl Payload {
             Event::Readable { connection, stream } => self.readable.push_back((connection, stream)),
             Event::Writable { connection, stream } => self.on_writable(connection, stream, around.endpoint),
             Event::Delivered { connection, stream } | Event::Stopped { connection, stream, .. } => {
-                if let Some(Link::Lending { streams, .. }) = self.links.get_mut(&connection) {
-                    streams.remove(&stream);
-                }
+                self.on_stream_over(connection, stream, shard, around.endpoint);
             }
             Event::StreamsAvailable { .. } | Event::Connected { .. } => {}
         }
+    }
+
+    /// Nothing more is sent on a stream. Its other half ends too, so that the requester may begin another one.
+    fn on_stream_over(
+        &mut self,
+        connection: quic::ConnectionId,
+        stream: StreamId,
+        shard: &mut Shard,
+        endpoint: &mut Endpoint,
+    ) {
+        let Some(Link::Lending { id, streams, .. }) = self.links.get_mut(&connection) else { return };
+        let unfinished = streams.remove(&stream).and_then(|lent| lent.unfinished());
+        if let (Some(operation), Some(grants)) = (unfinished, &mut self.grants) {
+            grants.on_cancel(*id, operation, shard);
+        }
+        endpoint.abandon(connection, stream, super::close_code::ENDED);
     }
 
     /// A connection is no more: the rooms hear it, and what it had is dropped.

@@ -172,6 +172,8 @@ pub struct Publisher {
     shard: ShardIndex,
     life: Life,
     members: MemberMap,
+    /// Whether what is known of members holds.
+    admits: bool,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Per member that opened a session, for as long as that life is a member.
     attempts: BTreeMap<NodeId, Attempts>,
@@ -209,6 +211,7 @@ impl Publisher {
             shard,
             life: Life::Registered,
             members: MemberMap::default(),
+            admits: true,
             connections: BTreeMap::new(),
             attempts: BTreeMap::new(),
             scopes: Scopes::default(),
@@ -237,6 +240,7 @@ impl Publisher {
             return;
         }
         self.members = members.clone();
+        self.admits = true;
         self.attempts.retain(|&node, attempts| members.has(node, attempts.incarnation));
         let own = members.has(self.local.node, self.local.incarnation);
         let ended: Vec<_> = (self.connections.iter())
@@ -258,6 +262,11 @@ impl Publisher {
         self.assert_invariants();
     }
 
+    /// Who is a member is not known until the next [`Publisher::on_members`]: nobody is admitted. Sessions go on.
+    pub fn on_membership_invalid(&mut self) {
+        self.admits = false;
+    }
+
     /// This node's life has ended: every session does.
     pub fn on_fenced(&mut self, _now: Moment) {
         self.life = Life::Fenced;
@@ -273,6 +282,8 @@ impl Publisher {
         self.end_life();
         self.local = local;
         self.life = Life::Registered;
+        // An etcd restored from an old copy counts anew; until a map comes nobody is known.
+        self.members = MemberMap::default();
     }
 
     fn end_life(&mut self) {

@@ -154,7 +154,7 @@ impl Publisher {
             Some(OpenRefusal::WrongSource)
         } else if open.binding.source.shard != self.shard {
             Some(OpenRefusal::WrongShard)
-        } else if !own || !self.members.has(requester.node, requester.incarnation) {
+        } else if !self.admits || !own || !self.members.has(requester.node, requester.incarnation) {
             Some(OpenRefusal::NotInMap)
         } else if highest.is_some_and(|highest| open.attempt <= highest.highest) {
             Some(OpenRefusal::StaleAttempt)

@@ -99,8 +99,10 @@ impl Batch {
             });
         }
         let new = |listed: &&mut Listed| listed.has_puts && listed.interned.is_none();
-        let limit = index.namespaces.len() + index.namespaces.room();
-        if self.namespaces.iter_mut().filter(new).count() > index.namespaces.room() {
+        // Half of the table is for what engines of this node save: no peer takes it.
+        let room = index.namespaces.room().saturating_sub(index.namespaces.capacity() / 2);
+        let limit = index.namespaces.len() + room;
+        if self.namespaces.iter_mut().filter(new).count() > room {
             return Err(NamespacesFull { limit }.into());
         }
         let puts = self.changes.iter().filter(|change| change.change != WireChange::Delete);

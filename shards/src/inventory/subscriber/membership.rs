@@ -142,6 +142,8 @@ impl Subscriber {
         assert_eq!((local.node, local.shards), (self.local.node, self.local.shards), "a life of this node");
         self.end_sessions(CloseCause::Fenced, now);
         self.local = local;
+        // An etcd restored from an old copy counts anew.
+        self.revision = 0;
         self.membership = Membership::Invalid;
         self.settle_all();
     }
