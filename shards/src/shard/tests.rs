@@ -3,6 +3,7 @@
 
 mod device_tests;
 mod engine_steps;
+mod fetch_tests;
 mod lease_tests;
 mod life_tests;
 mod model;

@@ -602,6 +602,6 @@ fn everything_comes_from_good_sources() {
         assert!(world.begun.is_empty(), "seed {seed}");
         assert_eq!(figures.fetched + refused, figures.begun, "seed {seed}: {figures:?}");
         // How many are refused says how many were begun at once, and nothing of sources.
-        assert!(figures.fetched > 50, "{figures:?}");
+        assert!(figures.fetched >= 30, "{figures:?}");
     }
 }
