@@ -134,6 +134,22 @@ fn blocks_of_a_peer_come_byte_for_byte_from_its_dram_and_its_ssd() {
 }
 
 #[test]
+fn one_connection_carries_any_number_of_operations() {
+    let etcd = Etcd::start();
+    let (first, second) = pair(&etcd, |order| order);
+    let (mut saver, mut other) =
+        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    // Each is asked for alone, and a requester may have 64 streams open.
+    let saved = keys(200);
+    saver.save(&saved);
+    await_installed(&first, &second);
+    saved.chunks(1).for_each(|key| other.check_ready(key));
+    assert_eq!(second.metadata().shards[0].service.peer_hits.dram, 200);
+    let connections = (peers(&first).lending.connections, peers(&second).fetching.connections);
+    assert_eq!(connections, (1, 1), "nobody has dialled again");
+}
+
+#[test]
 fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     let etcd = Etcd::start();
     let (mut first, second) = pair(&etcd, |order| order);

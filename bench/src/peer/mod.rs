@@ -168,6 +168,7 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
             progress(&format!("pair {generation}: {own:.3} against {stock:.3} GB/s, {:.3}", own / stock));
         }
     }
+    let (lending, fetching) = nodes.counters()?;
     Ok(Report {
         name: "peer",
         profile: args.profile,
@@ -175,7 +176,13 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
         machine,
         figures: figures(&ours, &theirs),
         gates: vec![gate(&plan, args.seed, &ours, &theirs)],
-        settings: json!({ "cores": cores, "sizes": plan, "pressure": at_start.until_now() }),
+        settings: json!({
+            "cores": cores,
+            "sizes": plan,
+            "pressure": at_start.until_now(),
+            "source_lending": lending,
+            "reader_fetching": fetching,
+        }),
     })
 }
 

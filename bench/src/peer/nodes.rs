@@ -3,11 +3,14 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use orbitkv::cli::http_client::HttpClient;
 use orbitkv::client::{
-    BlockHash, Client, ClientSettings, CommitOutcome, Completion, CompletionTarget, Lease, Media, Namespace,
-    Outcome, Place, PrefixList, ReadyBlock, SaveKey, Ticket, ViewPopulate,
+    BlockHash, BlockOutcome, Client, ClientSettings, CommitOutcome, Completion, CompletionTarget, Lease,
+    Media, Namespace, Outcome, Place, PrefixList, ReadyBlock, SaveKey, Ticket, ViewPopulate,
 };
 use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
+use orbitkv::control::metadata::MetadataPage;
+use orbitkv::control::report::{FetchingReport, LendingReport, PeersReport};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::quantity::{ByteSize, MIB};
 use orbitkv::settings::CoreList;
@@ -169,7 +172,10 @@ impl Nodes {
                 return Err("an Acquire was answered by something else".into());
             };
             for block in part.blocks {
-                let came = block.result.map_err(|outcome| format!("a block that is shown is {outcome:?}"))?;
+                let came = match block.result {
+                    Ok(came) => came,
+                    Err(outcome) => return Err(self.not_come(outcome)),
+                };
                 ready[first + block.index] = Some(came);
             }
             leases.extend(part.lease);
@@ -205,6 +211,26 @@ impl Nodes {
             engine.client.evict(engine.namespace, &keys, Media::ALL, WAIT)?;
         }
         Ok(())
+    }
+
+    /// What the source has lent, and what the reader has fetched.
+    ///
+    /// # Errors
+    /// If one gives no answer.
+    pub fn counters(&self) -> Result<(LendingReport, FetchingReport), Failure> {
+        let of = |at: usize| -> Result<PeersReport, Failure> {
+            let http = HttpClient::new(self.cluster.nodes()[at].http_address())?;
+            let page: MetadataPage = http.get_as("/cache/metadata")?.0;
+            let peers = page.shards.first().and_then(|shard| shard.peers.clone());
+            Ok(peers.ok_or("a node is in no cluster")?)
+        };
+        Ok((of(0)?.lending, of(1)?.fetching))
+    }
+
+    fn not_come(&self, outcome: BlockOutcome) -> Failure {
+        let counters = self.counters().map(|counters| format!("{counters:?}"));
+        let counters = counters.unwrap_or_else(|error| error.to_string());
+        format!("a block that the reader shows at its peer is {outcome:?}; the nodes say: {counters}").into()
     }
 
     fn hashes(&self, generation: u64) -> Vec<BlockHash> {

@@ -264,6 +264,9 @@ impl Payload {
             Event::Delivered { connection, stream } | Event::Stopped { connection, stream, .. } => {
                 if let Some(Link::Lending { streams, .. }) = self.links.get_mut(&connection) {
                     streams.remove(&stream);
+                    // The requester's half too: one that is never read to its end counts against the streams that
+                    // it may open.
+                    around.endpoint.abandon(connection, stream, super::close_code::ENDED);
                 }
             }
             Event::StreamsAvailable { .. } | Event::Connected { .. } => {}
