@@ -4,6 +4,9 @@ mod eviction;
 mod index;
 mod local;
 mod machine;
+mod payload;
+mod peer;
+mod processes;
 mod profile;
 mod report;
 mod statistics;
@@ -32,6 +35,11 @@ enum Measurement {
     Index(index::IndexArgs),
     /// One node against the physics of this machine: memcpy, fio, a bare ring loop, an empty round trip.
     Local(local::LocalArgs),
+    /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
+    Peer(peer::PeerArgs),
+    /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
+    #[command(hide = true)]
+    QuinnBulk(peer::BulkArgs),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +47,8 @@ fn main() -> ExitCode {
         Measurement::Eviction(args) => eviction::run(args),
         Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),
+        Measurement::Peer(args) => return peer::run(&args),
+        Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -121,6 +121,7 @@ fn start_and_watch(args: &ClusterArgs) -> Result<Exit, Refusal> {
         coordination: args.etcd.clone().map_or(Coordination::Started, Coordination::Running),
         name: args.cluster.clone(),
         data_parent: args.data_dir.clone().unwrap_or_else(default_data_parent),
+        program: None,
     };
     let mut cluster = match Cluster::start(&order, &signals) {
         // Asked to stop before there was anything to see: it was, and nothing is left.

@@ -238,6 +238,7 @@ fn start(args: &ReplayArgs, shape: &TraceShape) -> Result<Started, Refusal> {
         coordination: if args.managers == 1 { Coordination::Standalone } else { Coordination::Started },
         name: "replay".to_owned(),
         data_parent: args.data_dir.clone().unwrap_or_else(default_data_parent),
+        program: None,
     };
     let signals = StopSignals::watch()
         .map_err(|error| Refusal(Exit::Environment, format!("watching for signals: {error}")))?;

@@ -58,6 +58,8 @@ pub struct ClusterOrder {
     pub name: String,
     /// Directory below which a temporary one is made for SSD files.
     pub data_parent: PathBuf,
+    /// The program of a node; none for the one that runs here.
+    pub program: Option<PathBuf>,
 }
 
 /// Why there is no cluster.
@@ -213,7 +215,7 @@ impl Cluster {
                     Some(Seat { etcd, cluster: &order.name, port })
                 }
             };
-            let process = NodeProcess::spawn(node, seat, &cluster._run, cluster._data.as_ref())?;
+            let process = NodeProcess::spawn(order, node, seat, &cluster._run, cluster._data.as_ref())?;
             cluster.nodes.push(process);
         }
         for node in &mut cluster.nodes {

@@ -1,4 +1,4 @@
-//! A node as a process of ours: this very program, with directories and addresses of its own.
+//! A node as a process of ours, with directories and addresses of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::child::ChildProcess;
 use super::directory::OwnDirectory;
-use super::{ClusterFailure, Wait};
+use super::{ClusterFailure, ClusterOrder, Wait};
 use crate::cli::http_client::HttpClient;
 use crate::control::metadata::MetadataPage;
 use crate::control::signals::StopSignals;
@@ -67,6 +67,7 @@ pub struct NodeProcess {
 
 impl NodeProcess {
     pub(super) fn spawn(
+        whole: &ClusterOrder,
         order: &NodeOrder,
         seat: Option<Seat<'_>>,
         run: &OwnDirectory,
@@ -77,7 +78,7 @@ impl NodeProcess {
             path: PathBuf::from("orbitkv"),
             error,
         };
-        let program = std::env::current_exe().map_err(failed)?;
+        let program = whole.program.clone().map_or_else(std::env::current_exe, Ok).map_err(failed)?;
         // The socket's path is short of room, so it does not lie below the data.
         let own = run.with(&order.name)?;
         let socket = own.join("engine.sock");
@@ -129,6 +130,12 @@ impl NodeProcess {
     #[must_use]
     pub fn name(&self) -> &str {
         self.process.name()
+    }
+
+    /// Number of its process.
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Its engine socket.

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use orbitkv::client::{
-    BlockHash, Client, CommitOutcome, Completion, CompletionTarget, Namespace, Outcome, PrefixList, Reserved,
-    ReservedSlot, SaveKey, Ticket, ViewPopulate,
+    BlockHash, Client, CommitOutcome, Completion, CompletionTarget, Namespace, Outcome, PrefixList, SaveKey,
+    Ticket, ViewPopulate,
 };
 use orbitkv_native::arena::{Arena, ArenaView};
 use orbitkv_native::ssd_transfer::AlignedBuffer;
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::Context;
 use super::node::Node;
-use super::payload::{GROUP, Source, block_hashes, registration, require_stamp};
+use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
 use crate::report::Gate;
 use crate::statistics::{Figures, Latencies, gigabytes_per_second};
 use crate::{Failure, progress};
@@ -261,14 +261,6 @@ impl Engine<'_> {
                 return Ok(outcomes);
             }
         }
-    }
-}
-
-/// The slot of a key, which a node with room always gives.
-pub fn slot(reserved: Reserved) -> Result<ReservedSlot, Failure> {
-    match reserved {
-        Reserved::Slot(slot) => Ok(slot),
-        other => Err(format!("a new block got no slot: {other:?}").into()),
     }
 }
 

@@ -5,7 +5,6 @@ mod directory;
 mod dram;
 mod fio;
 mod node;
-mod payload;
 mod plan;
 mod query;
 mod rest;
@@ -19,6 +18,7 @@ use orbitkv::exit::Exit;
 use orbitkv_native::affinity;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::payload::WrongBytes;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::{Failure, fail, machine, progress};
@@ -100,7 +100,7 @@ pub fn run(args: &LocalArgs) -> ExitCode {
     let measured = measure(args, node_core, bench_core);
     let report = match measured {
         Ok(report) => report,
-        Err(error) if error.is::<payload::WrongBytes>() => return fail(Exit::Unmet, &*error),
+        Err(error) if error.is::<WrongBytes>() => return fail(Exit::Unmet, &*error),
         Err(error) => return fail(Exit::Environment, &*error),
     };
     if args.json {

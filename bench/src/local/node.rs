@@ -16,7 +16,7 @@ use orbitkv_native::arena::PagePreference;
 use tempfile::TempDir;
 
 use super::Context;
-use crate::Failure;
+use crate::{Failure, processes};
 
 const START_WAIT: Duration = Duration::from_secs(120);
 const LOG_BYTES_TOLD: usize = 2_048;
@@ -35,7 +35,7 @@ impl Node {
     /// # Errors
     /// If there is no `orbitkv` beside this program, or the node ends or stays silent; with its own words.
     pub fn start(context: &Context, dram_bytes: u64, ssd_bytes: u64) -> Result<Node, Failure> {
-        let program = program()?;
+        let program = processes::program()?;
         // The socket's path is short of room, so it does not lie below the data.
         let run = tempfile::Builder::new().prefix("orbitkv-bench-").tempdir()?;
         let data = context.workplace.path().join("node");
@@ -132,12 +132,7 @@ impl Node {
     /// # Errors
     /// If the kernel does not say.
     pub fn processor_time(&self) -> Result<Duration, Failure> {
-        let mut nanoseconds = 0;
-        for task in fs::read_dir(self.proc().join("task"))?.flatten() {
-            let text = fs::read_to_string(task.path().join("schedstat"))?;
-            nanoseconds += text.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+        processes::processor_time(self.child.id())
     }
 
     fn proc(&self) -> PathBuf {
@@ -150,17 +145,4 @@ impl Drop for Node {
         end_child(&mut self.child);
         let _ = fs::remove_dir_all(&self.data);
     }
-}
-
-/// The `orbitkv` of the same build.
-fn program() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()?.with_file_name("orbitkv");
-    if program.is_file() {
-        return Ok(program);
-    }
-    let directory = program.parent().unwrap_or(&program).display().to_string();
-    Err(format!(
-        "there is no `orbitkv` in {directory}: build both with `cargo build --release -p orbitkv -p orbitkv-bench`"
-    )
-    .into())
 }

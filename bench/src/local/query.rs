@@ -6,9 +6,8 @@ use orbitkv::client::{Client, PrefixList, SaveKey};
 use serde_json::json;
 
 use super::Context;
-use super::dram::slot;
 use super::node::Node;
-use super::payload::{GROUP, block_hashes, registration};
+use crate::payload::{GROUP, block_hashes, registration, slot};
 use crate::report::Gate;
 use crate::statistics::Latencies;
 use crate::{Failure, progress};

@@ -22,10 +22,9 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use super::Context;
-use super::dram::slot;
 use super::fio::{self, FioPass};
 use super::node::Node;
-use super::payload::{GROUP, Source, block_hashes, registration, require_stamp};
+use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
 use crate::report::Gate;
 use crate::statistics::{Figures, Latencies, gigabytes_per_second};
 use crate::{Failure, progress};

@@ -4,8 +4,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use orbitkv::client::{BlockHash, Group, GroupId, Registration, Retention};
+use orbitkv::client::{BlockHash, Group, GroupId, Registration, Reserved, ReservedSlot, Retention};
 use orbitkv_native::ssd_transfer::AlignedBuffer;
+
+use crate::Failure;
 
 /// The one layer group of the benchmark.
 pub const GROUP: GroupId = GroupId(0);
@@ -48,6 +50,17 @@ pub fn block_hash(seed: u64, generation: u64, index: u64) -> BlockHash {
 /// Names of consecutive blocks of one generation.
 pub fn block_hashes(seed: u64, generation: u64, indices: Range<u64>) -> Vec<BlockHash> {
     indices.map(|index| block_hash(seed, generation, index)).collect()
+}
+
+/// The slot of a key, which a node with room always gives.
+///
+/// # Errors
+/// If it gave none.
+pub fn slot(reserved: Reserved) -> Result<ReservedSlot, Failure> {
+    match reserved {
+        Reserved::Slot(slot) => Ok(slot),
+        other => Err(format!("a new block got no slot: {other:?}").into()),
+    }
 }
 
 /// Blocks that saves are copied from: seeded once, stamped anew for each generation.
@@ -112,6 +125,13 @@ pub fn is_stamped(bytes: &[u8], generation: u64, index: u64) -> bool {
 pub struct WrongBytes {
     generation: u64,
     index: u64,
+}
+
+impl WrongBytes {
+    /// Of this block.
+    pub fn of(generation: u64, index: u64) -> WrongBytes {
+        WrongBytes { generation, index }
+    }
 }
 
 impl fmt::Display for WrongBytes {

@@ -1,0 +1,54 @@
+//! Processes that are measured: which program, and what it has used of the processors.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::Failure;
+
+/// The `orbitkv` of the same build.
+///
+/// # Errors
+/// If there is none beside this program.
+pub fn program() -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?.with_file_name("orbitkv");
+    if program.is_file() {
+        return Ok(program);
+    }
+    let directory = program.parent().unwrap_or(&program).display().to_string();
+    Err(format!(
+        "there is no `orbitkv` in {directory}: build both with `cargo build --release -p orbitkv -p orbitkv-bench`"
+    )
+    .into())
+}
+
+/// Time all living threads of a process have run so far, in user space and in the kernel.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn processor_time(process: u32) -> Result<Duration, Failure> {
+    let tasks = Path::new("/proc").join(process.to_string()).join("task");
+    let mut nanoseconds = 0;
+    for task in fs::read_dir(tasks)?.flatten() {
+        let text = fs::read_to_string(task.path().join("schedstat"))?;
+        nanoseconds += text.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0);
+    }
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_busy_thread_is_counted_and_a_process_that_is_not_there_refused() {
+        let ours = || processor_time(std::process::id()).expect("we run");
+        let (before, started) = (ours(), Instant::now());
+        while started.elapsed() < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        assert!(ours() > before);
+        assert!(processor_time(u32::MAX).is_err());
+    }
+}
