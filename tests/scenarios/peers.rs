@@ -37,6 +37,11 @@ fn knows_all(node: &Node, members: usize) -> MetadataPage {
     node.await_metadata(&format!("it knows all of {members} members"), complete)
 }
 
+/// An engine at each.
+fn savers(nodes: [&Node; 2]) -> [Saver; 2] {
+    nodes.map(|node| Saver::connect(&node.socket(), "engine"))
+}
+
 fn keys(count: usize) -> Vec<u64> {
     (0..count).map(|_| fresh_key()).collect()
 }
@@ -71,8 +76,7 @@ fn peers(node: &Node) -> PeersReport {
 fn what_one_saves_the_other_shows_and_what_nobody_has_is_absent() {
     let etcd = Etcd::start();
     let (first, second) = pair(&etcd, |order| order);
-    let (mut saver, mut other) =
-        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(300);
     saver.save(&saved);
     await_installed(&first, &second);
@@ -87,7 +91,6 @@ fn what_one_saves_the_other_shows_and_what_nobody_has_is_absent() {
     let view = query(&mut other, &saved[100..]);
     assert_eq!(view.boundary_blocks, 200);
     assert_eq!(query(&mut other, &saved[..100]).boundary_blocks, 0);
-    // A fence of one's own, and of another scope.
     let said = orbitkv(&["owners", "--http", second.http()]);
     assert!(said.code == Some(0) && said.stdout.contains("live"), "{said:#?}");
     let page = second.metadata();
@@ -103,8 +106,7 @@ fn what_one_saves_the_other_shows_and_what_nobody_has_is_absent() {
 fn blocks_of_a_peer_come_byte_for_byte_from_its_dram_and_its_ssd() {
     let etcd = Etcd::start();
     let (first, second) = pair(&etcd, |order| order.ssd("128mib"));
-    let (mut saver, mut other) =
-        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(200);
     saver.save(&saved);
     await_installed(&first, &second);
@@ -137,8 +139,7 @@ fn blocks_of_a_peer_come_byte_for_byte_from_its_dram_and_its_ssd() {
 fn hundreds_of_operations_on_one_connection_and_a_miss_is_told_at_once() {
     let etcd = Etcd::start();
     let (first, second) = pair(&etcd, |order| order);
-    let (mut saver, mut other) =
-        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(200);
     saver.save(&saved);
     await_installed(&first, &second);
@@ -158,8 +159,7 @@ fn hundreds_of_operations_on_one_connection_and_a_miss_is_told_at_once() {
 fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     let etcd = Etcd::start();
     let (mut first, second) = pair(&etcd, |order| order);
-    let (mut saver, mut other) =
-        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(600);
     saver.save(&saved);
     await_installed(&first, &second);
@@ -188,8 +188,7 @@ fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
 fn a_requester_that_dies_in_the_midst_leaves_no_pins() {
     let etcd = Etcd::start();
     let (first, mut second) = pair(&etcd, |order| order);
-    let (mut saver, mut other) =
-        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(600);
     saver.save(&saved);
     await_installed(&first, &second);
@@ -214,8 +213,7 @@ fn a_requester_that_dies_in_the_midst_leaves_no_pins() {
 fn a_fenced_node_serves_its_engines_and_comes_back_with_its_cache() {
     let etcd = Etcd::start();
     let (first, second) = pair(&etcd, |order| order.ssd("128mib"));
-    let (mut saver, mut other) =
-        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(100);
     saver.save(&saved);
     await_installed(&first, &second);
@@ -244,8 +242,7 @@ fn a_fenced_node_serves_its_engines_and_comes_back_with_its_cache() {
 fn a_node_that_slept_longer_than_its_lease_lends_nothing_of_its_old_life() {
     let etcd = Etcd::start();
     let (first, second) = pair(&etcd, |order| order);
-    let (mut saver, mut other) =
-        (Saver::connect(&first.socket(), "a"), Saver::connect(&second.socket(), "b"));
+    let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(50);
     saver.save(&saved);
     await_installed(&first, &second);

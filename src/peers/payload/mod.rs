@@ -116,8 +116,6 @@ pub struct PayloadReport {
     pub lending: usize,
     /// Connections on which it fetches.
     pub fetching: usize,
-    /// Pieces of the arena that the transport has references to.
-    pub loans: usize,
 }
 
 impl Payload {
@@ -172,7 +170,6 @@ impl Payload {
             fetcher: *self.fetcher.figures(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
-            loans: self.loans.lent(),
         }
     }
 
