@@ -14,6 +14,7 @@ pub mod descriptors;
 pub mod device_thread;
 pub mod engine_socket;
 pub mod entropy;
+pub mod huge_pages;
 pub mod memory;
 pub mod prefetch;
 mod procfs;

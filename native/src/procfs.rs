@@ -34,6 +34,13 @@ pub(crate) fn shmem_huge_mapped_bytes(address: usize, bytes: usize) -> u64 {
     smaps_sum(&text, address, bytes, "ShmemPmdMapped")
 }
 
+/// Bytes of the address range that this process maps by huge pages of its own memory.
+#[cfg(test)]
+pub(crate) fn anonymous_huge_bytes(address: usize, bytes: usize) -> u64 {
+    let text = fs::read_to_string("/proc/self/smaps").expect("/proc must be mounted");
+    smaps_sum(&text, address, bytes, "AnonHugePages")
+}
+
 fn smaps_sum(text: &str, address: usize, bytes: usize, field: &str) -> u64 {
     let range = address..address + bytes;
     let mut inside = false;

@@ -106,7 +106,9 @@ impl Peers {
         let mut publisher = Publisher::new(settings.publisher, local, shard);
         // Until a life is registered there is none to speak for.
         publisher.on_fenced(now);
-        let partition = Partition::new(settings.index).with_prefetch(orbitkv_native::prefetch::prefetch);
+        let partition = Partition::new(settings.index)
+            .with_prefetch(orbitkv_native::prefetch::prefetch)
+            .with_advice(orbitkv_native::huge_pages::advise);
         Ok(Peers {
             shard,
             local,

@@ -2,6 +2,7 @@
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
+use orbitkv_native::huge_pages;
 use orbitkv_native::prefetch::prefetch;
 use orbitkv_shards::index::{IndexSettings, Owner, Partition, ROW_BYTES_PLANNED, Replicas, ViewId};
 use orbitkv_shards::inventory::subscriber::SubscriberSettings;
@@ -47,7 +48,7 @@ impl Index {
     pub fn new(owners: u32, rows: u64) -> Index {
         let partition = Partition::new(IndexSettings { budget_bytes: rows * ROW_BYTES_PLANNED });
         let mut index = Index {
-            partition: partition.with_prefetch(prefetch),
+            partition: partition.with_prefetch(prefetch).with_advice(huge_pages::advise),
             views: Vec::with_capacity(owners as usize),
             found: vec![Replicas::default(); LOOKUP_KEYS],
         };

@@ -2,8 +2,8 @@
 
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 
-use super::directory::{Directory, Mark, Slot, Wanted};
-use super::heap::{Heap, Removed};
+use super::directory::{Mark, Slot, Wanted};
+use super::heap::Removed;
 use super::place::{Claim, Place, PlaceIndex};
 use super::room::IndexFull;
 use super::view::ViewId;
@@ -23,7 +23,7 @@ impl Partition {
     /// Asks for the memory of changes that a view is going to make, best of 128 at a time.
     pub fn prefetch(&self, view: ViewId, changes: impl Iterator<Item = (KeyHash, Medium)> + Clone) {
         for (hash, medium) in changes.clone() {
-            self.directories[self.directory_of(hash)].prefetch(Mark::new(hash, medium), self.prefetch);
+            self.prefetch_slot(hash, Mark::new(hash, medium));
         }
         let mut walks = Vec::with_capacity(BATCH);
         for (hash, medium) in changes {
@@ -32,7 +32,7 @@ impl Partition {
         // Keys with many owners: whoever goes along the claims of all together waits for all together.
         while !walks.is_empty() {
             walks.retain_mut(|walk| {
-                let place = self.heaps[usize::from(walk.heap)].place(walk.place);
+                let place = self.place_of(walk);
                 // A delete needs the next place, too: a claim from there takes the place of its own.
                 let goes_on = self.step(walk, place.next());
                 goes_on && place.claims().all(|claim| claim.view() != view)
@@ -51,9 +51,9 @@ impl Partition {
         walks: &mut Vec<Walk>,
     ) {
         let at = self.directory_of(hash);
-        let (directory, heap) = self.part(at);
-        directory.search(mark, wanted, |place| {
-            self.prefetch.ask(heap.place(place));
+        let heap = &self.heaps[at / HEAP_DIRECTORIES];
+        self.directories[at].search(&self.groups, mark, wanted, |place| {
+            self.prefetch.ask(heap.place(&self.places, place));
             walks.push(Walk { position, heap: (at / HEAP_DIRECTORIES) as u16, place });
             false
         });
@@ -63,7 +63,7 @@ impl Partition {
     #[inline]
     pub(super) fn step(&self, walk: &mut Walk, next: Option<PlaceIndex>) -> bool {
         let Some(next) = next else { return false };
-        self.prefetch.ask(self.heaps[usize::from(walk.heap)].place(next));
+        self.prefetch.ask(self.heaps[usize::from(walk.heap)].place(&self.places, next));
         walk.place = next;
         true
     }
@@ -83,20 +83,19 @@ impl Partition {
     ) -> Result<Put, IndexFull> {
         let (at, mark, prefetch) = (self.directory_of(hash), Mark::new(hash, medium), self.prefetch);
         let claim = Claim::new(view, medium, bytes, sequence);
-        let (directory, heap) = self.part_mut(at);
-        if let Some((_, first)) = find(directory, heap, mark, key) {
-            if let Some(old) = heap.find(first, view) {
-                heap.set_claim(old, claim);
+        let heap = at / HEAP_DIRECTORIES;
+        if let Some((_, first)) = self.find(at, mark, key) {
+            if let Some(old) = self.heaps[heap].find(&self.places, first, view) {
+                self.heaps[heap].set_claim(&mut self.places, old, claim);
                 return Ok(Put::Renewed);
             }
-            let places = heap.places_for_claim(first);
+            let places = self.heaps[heap].places_for_claim(&self.places, first);
             self.make_room(at, 0, places)?;
-            self.part_mut(at).1.add_claim(first, claim, prefetch);
+            self.heaps[heap].add_claim(&mut self.places, first, claim, prefetch);
         } else {
             self.make_room(at, 1, 1)?;
-            let (directory, heap) = self.part_mut(at);
-            let place = heap.add(Place::of_key(key, claim), prefetch);
-            directory.insert(mark, place);
+            let place = self.heaps[heap].add(&mut self.places, Place::of_key(key, claim), prefetch);
+            self.directories[at].insert(&mut self.groups, mark, place);
         }
         self.rows += 1;
         self.views.add_row(view);
@@ -106,11 +105,11 @@ impl Partition {
     /// Applies a delete of the view's owner; false if the view had no such row.
     pub fn delete(&mut self, view: ViewId, key: &StateKey, hash: KeyHash, medium: Medium) -> bool {
         let at = self.directory_of(hash);
-        let (directory, heap) = self.part_mut(at);
-        let Some((slot, first)) = find(directory, heap, Mark::new(hash, medium), key) else { return false };
-        let Some(claim) = heap.find(first, view) else { return false };
-        if heap.remove_claim(first, claim) == Removed::LastOfKey {
-            directory.remove(slot);
+        let Some((slot, first)) = self.find(at, Mark::new(hash, medium), key) else { return false };
+        let heap = &mut self.heaps[at / HEAP_DIRECTORIES];
+        let Some(claim) = heap.find(&self.places, first, view) else { return false };
+        if heap.remove_claim(&mut self.places, first, claim) == Removed::LastOfKey {
+            self.directories[at].remove(&mut self.groups, slot);
             self.release_if_empty(at);
         }
         self.rows -= 1;
@@ -127,14 +126,17 @@ impl Partition {
         hash: KeyHash,
         medium: Medium,
     ) -> Option<(u32, Sequence)> {
-        let (directory, heap) = self.part(self.directory_of(hash));
-        let (_, first) = find(directory, heap, Mark::new(hash, medium), key)?;
-        let claim = heap.claim(heap.find(first, view)?);
+        let at = self.directory_of(hash);
+        let (_, first) = self.find(at, Mark::new(hash, medium), key)?;
+        let heap = &self.heaps[at / HEAP_DIRECTORIES];
+        let claim = heap.claim(&self.places, heap.find(&self.places, first, view)?);
         Some((claim.bytes(), claim.sequence()))
     }
-}
 
-/// The first place of a key, and the slot that leads to it.
-fn find(directory: &Directory, heap: &Heap, mark: Mark, key: &StateKey) -> Option<(Slot, PlaceIndex)> {
-    directory.search(mark, Wanted::OneMedium, |place| heap.place(place).is_of(key))
+    /// The first place of a key, and the slot that leads to it.
+    fn find(&self, at: usize, mark: Mark, key: &StateKey) -> Option<(Slot, PlaceIndex)> {
+        let heap = &self.heaps[at / HEAP_DIRECTORIES];
+        let is_it = |place| heap.place(&self.places, place).is_of(key);
+        self.directories[at].search(&self.groups, mark, Wanted::OneMedium, is_it)
+    }
 }

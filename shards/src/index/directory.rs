@@ -1,4 +1,4 @@
-//! The way from a key's hash to its place in the heap: groups of slots, one cache line each.
+//! The way from a key's hash to its place in the heap: groups of slots, one cache line each, in chunks of a store.
 //!
 //! A slot holds fifteen bits of a key's hash and a medium (its *mark*) and the first place of that key on
 //! that medium. A mark's home is proportional to it, so growing moves slots without looking at a key.
@@ -9,9 +9,9 @@ use std::mem;
 
 use orbitkv_wire::identity::{KeyHash, Medium};
 
-use super::heap::ALLOCATION_BYTES;
 use super::place::PlaceIndex;
 use super::prefetch::Prefetch;
+use super::store::{ChunkIndex, Store, chunk_bytes};
 
 /// Slots of a group: what one cache line holds.
 const SLOTS: usize = 15;
@@ -20,6 +20,14 @@ const SLOTS: usize = 15;
 /// search in fourteen looks at a second line.
 const LOAD_NUMERATOR: usize = 3;
 const LOAD_DENOMINATOR: usize = 4;
+
+/// Groups of a chunk.
+const CHUNK_GROUPS: usize = 8;
+
+type Chunk = [Group; CHUNK_GROUPS];
+
+/// All groups of a partition.
+pub(super) type Groups = Store<Chunk>;
 
 /// It grows by one part in so many: a slot moves five times on the way, and a row costs half a byte
 /// more than with one part in sixteen.
@@ -51,7 +59,7 @@ const HIGHEST: u64 = LOWEST << 15;
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
-struct Group {
+pub(super) struct Group {
     /// The mark of slot `s` is in word `s % 4`, at bit `s / 4 * 16`. Zero where no slot is used.
     marks: [u64; 4],
     places: [u16; SLOTS],
@@ -105,23 +113,37 @@ pub(super) struct Slot {
 /// The slots of one hash prefix.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    groups: Vec<Group>,
+    chunks: Vec<ChunkIndex>,
     used: usize,
 }
 
 impl Directory {
+    fn group_count(&self) -> usize {
+        self.chunks.len() * CHUNK_GROUPS
+    }
+
+    #[inline]
+    fn at<'a>(&self, groups: &'a Groups, group: usize) -> &'a Group {
+        &groups.get(self.chunks[group / CHUNK_GROUPS])[group % CHUNK_GROUPS]
+    }
+
+    #[inline]
+    fn at_mut<'a>(&self, groups: &'a mut Groups, group: usize) -> &'a mut Group {
+        &mut groups.get_mut(self.chunks[group / CHUNK_GROUPS])[group % CHUNK_GROUPS]
+    }
+
     fn home(&self, mark: Mark) -> usize {
-        (usize::from(mark.0 >> 1) * self.groups.len()) >> 15
+        (usize::from(mark.0 >> 1) * self.group_count()) >> 15
     }
 
     fn after(&self, group: usize) -> usize {
-        if group + 1 == self.groups.len() { 0 } else { group + 1 }
+        if group + 1 == self.group_count() { 0 } else { group + 1 }
     }
 
     /// Asks for the line on which a mark's slot most likely is.
-    pub fn prefetch(&self, mark: Mark, prefetch: Prefetch) {
-        if let Some(group) = self.groups.get(self.home(mark)) {
-            prefetch.ask(group);
+    pub fn prefetch(&self, groups: &Groups, mark: Mark, prefetch: Prefetch) {
+        if !self.chunks.is_empty() {
+            prefetch.ask(self.at(groups, self.home(mark)));
         }
     }
 
@@ -129,13 +151,14 @@ impl Directory {
     #[inline]
     pub fn search(
         &self,
+        groups: &Groups,
         mark: Mark,
         wanted: Wanted,
         mut is_it: impl FnMut(PlaceIndex) -> bool,
     ) -> Option<(Slot, PlaceIndex)> {
         let mut at = self.home(mark);
-        for _ in 0..self.groups.len() {
-            let group = &self.groups[at];
+        for _ in 0..self.group_count() {
+            let group = self.at(groups, at);
             let mut matches = group.matches(mark, wanted);
             while matches != 0 {
                 let number = number_of(matches);
@@ -154,15 +177,15 @@ impl Directory {
     }
 
     /// Adds a slot, for which there is room.
-    pub fn insert(&mut self, mark: Mark, place: PlaceIndex) {
-        self.add(mark, place.0);
+    pub fn insert(&mut self, groups: &mut Groups, mark: Mark, place: PlaceIndex) {
+        self.add(groups, mark, place.0);
         self.used += 1;
     }
 
-    fn add(&mut self, mark: Mark, place: u16) {
+    fn add(&self, groups: &mut Groups, mark: Mark, place: u16) {
         let mut at = self.home(mark);
         loop {
-            let group = &mut self.groups[at];
+            let group = self.at_mut(groups, at);
             let used = usize::from(group.used);
             if used < SLOTS {
                 group.set_mark(used, mark.0);
@@ -177,8 +200,8 @@ impl Directory {
     }
 
     /// Removes a slot; the last one of its group takes its number.
-    pub fn remove(&mut self, slot: Slot) {
-        let group = &mut self.groups[slot.group];
+    pub fn remove(&mut self, groups: &mut Groups, slot: Slot) {
+        let group = self.at_mut(groups, slot.group);
         let (mark, last) = (group.mark(slot.number), usize::from(group.used) - 1);
         group.set_mark(slot.number, group.mark(last).0);
         group.set_mark(last, 0);
@@ -187,7 +210,7 @@ impl Directory {
         self.used -= 1;
         let mut passed = self.home(mark);
         while passed != slot.group {
-            let count = &mut self.groups[passed].passed;
+            let count = &mut self.at_mut(groups, passed).passed;
             if *count < u8::MAX {
                 *count -= 1;
             }
@@ -197,8 +220,15 @@ impl Directory {
 
     /// The slots of a group and where they lead, last one first, so that removing one leaves those to come
     /// as they are. `None` behind the last group.
-    pub fn group(&self, group: usize) -> Option<impl Iterator<Item = (Slot, PlaceIndex)> + use<>> {
-        let Group { places, used, .. } = *self.groups.get(group)?;
+    pub fn group(
+        &self,
+        groups: &Groups,
+        group: usize,
+    ) -> Option<impl Iterator<Item = (Slot, PlaceIndex)> + use<>> {
+        if group >= self.group_count() {
+            return None;
+        }
+        let Group { places, used, .. } = *self.at(groups, group);
         let slot = move |number| (Slot { group, number }, PlaceIndex(places[number]));
         Some((0..usize::from(used)).rev().map(slot))
     }
@@ -207,53 +237,60 @@ impl Directory {
         self.used == 0
     }
 
-    /// Whether so many more slots fit what is allocated.
+    /// Whether so many more slots fit what it has.
     pub fn has_room(&self, slots: usize) -> bool {
-        self.groups.len() >= self.groups_for(slots)
+        self.chunks.len() >= self.chunks_for(slots)
     }
 
-    /// Groups that so many more slots need, at least.
-    fn groups_for(&self, slots: usize) -> usize {
-        ((self.used + slots) * LOAD_DENOMINATOR).div_ceil(SLOTS * LOAD_NUMERATOR)
+    /// Chunks that so many more slots need, at least.
+    fn chunks_for(&self, slots: usize) -> usize {
+        ((self.used + slots) * LOAD_DENOMINATOR).div_ceil(CHUNK_GROUPS * SLOTS * LOAD_NUMERATOR)
     }
 
-    /// What growing by one step allocates, before what was there is freed.
+    /// What growing by one step takes, before what was there is given back.
     pub fn step_bytes(&self) -> u64 {
-        bytes_of(grown(self.groups.len()))
+        bytes_of(grown(self.chunks.len()))
     }
 
     /// What the directory takes once it has grown for so many more slots.
     pub fn grown_bytes(&self, slots: usize) -> u64 {
-        let (mut groups, needed) = (self.groups.len(), self.groups_for(slots));
-        while groups < needed {
-            groups = grown(groups);
+        let (mut chunks, needed) = (self.chunks.len(), self.chunks_for(slots));
+        while chunks < needed {
+            chunks = grown(chunks);
         }
-        bytes_of(groups)
+        bytes_of(chunks)
     }
 
     /// Grows by one step.
-    pub fn grow(&mut self) {
-        let groups = vec![Group::default(); grown(self.groups.len())];
-        for group in mem::replace(&mut self.groups, groups) {
-            for slot in 0..usize::from(group.used) {
-                self.add(group.mark(slot), group.places[slot]);
+    pub fn grow(&mut self, groups: &mut Groups) {
+        let count = grown(self.chunks.len());
+        let chunks = (0..count).map(|_| groups.take([Group::default(); CHUNK_GROUPS])).collect();
+        for old in mem::replace(&mut self.chunks, chunks) {
+            for group in *groups.get(old) {
+                for slot in 0..usize::from(group.used) {
+                    self.add(groups, group.mark(slot), group.places[slot]);
+                }
             }
+            groups.give_back(old);
         }
     }
 
+    /// Gives all chunks back; no slot is in use.
+    pub fn release(&mut self, groups: &mut Groups) {
+        debug_assert!(self.is_empty());
+        mem::take(self).chunks.into_iter().for_each(|chunk| groups.give_back(chunk));
+    }
+
     pub fn charged_bytes(&self) -> u64 {
-        bytes_of(self.groups.len())
+        bytes_of(self.chunks.len())
     }
 }
 
-fn grown(groups: usize) -> usize {
-    groups + (groups / GROWTH).max(1)
+fn grown(chunks: usize) -> usize {
+    chunks + (chunks / GROWTH).max(1)
 }
 
-/// What groups cost: themselves, their allocation's header, and what its alignment wastes.
-fn bytes_of(groups: usize) -> u64 {
-    match groups {
-        0 => 0,
-        _ => (groups * size_of::<Group>() + ALLOCATION_BYTES + align_of::<Group>()) as u64,
-    }
+/// What chunks cost.
+fn bytes_of(chunks: usize) -> u64 {
+    (chunks * chunk_bytes::<Chunk>()) as u64
 }

@@ -1,22 +1,25 @@
-//! Where keys and claims lie: in chunks of places that never move, each place named by sixteen bits.
-//! Several neighbouring directories share a heap, so that its last chunk, which is not full, is a small
-//! share.
+//! Which places the keys and claims of several neighbouring directories have, each named by sixteen bits: so many
+//! share a heap that its last chunk, which is not full, is a small share.
 //!
 //! The claims to a key on a medium are those of its first place and of the places that follow it. Only the
 //! place that follows first may have room: so one more claim, or one less, costs the same whatever there is.
 
+use std::mem;
+
 use super::place::{Claim, Place, PlaceIndex};
 use super::prefetch::Prefetch;
+use super::store::{ChunkIndex, Store, chunk_bytes};
 use super::view::ViewId;
 
 /// Places of a chunk.
 const CHUNK_PLACES: usize = 64;
 
-/// What an allocation costs beside its bytes.
-pub(super) const ALLOCATION_BYTES: usize = 16;
+type Chunk = [Place; CHUNK_PLACES];
 
-/// What a chunk costs: its places, its allocation's header, and the pointer to it.
-const CHUNK_BYTES: usize = size_of::<[Place; CHUNK_PLACES]>() + ALLOCATION_BYTES + size_of::<usize>();
+const CHUNK_BYTES: usize = chunk_bytes::<Chunk>();
+
+/// All places of a partition.
+pub(super) type Places = Store<Chunk>;
 
 /// Places a heap may have: whole chunks, and sixteen bits name no place with their highest value.
 pub(super) const HEAP_PLACES_MAX: usize = u16::MAX as usize / CHUNK_PLACES * CHUNK_PLACES;
@@ -24,8 +27,7 @@ pub(super) const HEAP_PLACES_MAX: usize = u16::MAX as usize / CHUNK_PLACES * CHU
 /// Places, used and free.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
-    #[expect(clippy::vec_box, reason = "growing moves pointers, not places")]
-    chunks: Vec<Box<[Place; CHUNK_PLACES]>>,
+    chunks: Vec<ChunkIndex>,
     /// First of the places that were used once and are free, each of which leads to the next.
     left: Option<PlaceIndex>,
     /// Places ever used. Those behind them are free, too.
@@ -52,21 +54,23 @@ pub(super) enum Removed {
 }
 
 impl Heap {
-    pub fn place(&self, index: PlaceIndex) -> &Place {
+    #[inline]
+    pub fn place<'a>(&self, places: &'a Places, index: PlaceIndex) -> &'a Place {
         let index = usize::from(index.0);
-        &self.chunks[index / CHUNK_PLACES][index % CHUNK_PLACES]
+        &places.get(self.chunks[index / CHUNK_PLACES])[index % CHUNK_PLACES]
     }
 
-    fn place_mut(&mut self, index: PlaceIndex) -> &mut Place {
+    #[inline]
+    fn place_mut<'a>(&self, places: &'a mut Places, index: PlaceIndex) -> &'a mut Place {
         let index = usize::from(index.0);
-        &mut self.chunks[index / CHUNK_PLACES][index % CHUNK_PLACES]
+        &mut places.get_mut(self.chunks[index / CHUNK_PLACES])[index % CHUNK_PLACES]
     }
 
     /// The claim of a view among those to the key at `first`.
-    pub fn find(&self, first: PlaceIndex, view: ViewId) -> Option<ClaimAt> {
+    pub fn find(&self, places: &Places, first: PlaceIndex, view: ViewId) -> Option<ClaimAt> {
         let mut next = Some(first);
         while let Some(index) = next {
-            let place = self.place(index);
+            let place = self.place(places, index);
             if let Some(number) = place.claims().position(|claim| claim.view() == view) {
                 return Some(ClaimAt { place: index, number });
             }
@@ -75,61 +79,61 @@ impl Heap {
         None
     }
 
-    pub fn claim(&self, at: ClaimAt) -> Claim {
-        self.place(at.place).claim(at.number)
+    pub fn claim(&self, places: &Places, at: ClaimAt) -> Claim {
+        self.place(places, at.place).claim(at.number)
     }
 
-    pub fn set_claim(&mut self, at: ClaimAt, claim: Claim) {
-        self.place_mut(at.place).set_claim(at.number, claim);
+    pub fn set_claim(&self, places: &mut Places, at: ClaimAt, claim: Claim) {
+        self.place_mut(places, at.place).set_claim(at.number, claim);
     }
 
     /// The place that follows `first` if one more claim fits it.
-    fn place_with_room(&self, first: PlaceIndex) -> Option<PlaceIndex> {
-        self.place(first).next().filter(|&next| self.place(next).has_room())
+    fn place_with_room(&self, places: &Places, first: PlaceIndex) -> Option<PlaceIndex> {
+        self.place(places, first).next().filter(|&next| self.place(places, next).has_room())
     }
 
     /// Places that one more claim to the key at `first` takes.
-    pub fn places_for_claim(&self, first: PlaceIndex) -> usize {
-        usize::from(self.place_with_room(first).is_none())
+    pub fn places_for_claim(&self, places: &Places, first: PlaceIndex) -> usize {
+        usize::from(self.place_with_room(places, first).is_none())
     }
 
     /// Adds a claim to the key at `first`, for which there is room.
-    pub fn add_claim(&mut self, first: PlaceIndex, claim: Claim, prefetch: Prefetch) {
-        if let Some(next) = self.place_with_room(first) {
-            self.place_mut(next).push(claim);
+    pub fn add_claim(&mut self, places: &mut Places, first: PlaceIndex, claim: Claim, prefetch: Prefetch) {
+        if let Some(next) = self.place_with_room(places, first) {
+            self.place_mut(places, next).push(claim);
         } else {
-            let next = self.place(first).next();
-            let index = self.add(Place::of_claim(claim, next), prefetch);
-            self.place_mut(first).set_next(Some(index));
+            let next = self.place(places, first).next();
+            let index = self.add(places, Place::of_claim(claim, next), prefetch);
+            self.place_mut(places, first).set_next(Some(index));
         }
     }
 
     /// Removes a claim to the key at `first`.
-    pub fn remove_claim(&mut self, first: PlaceIndex, at: ClaimAt) -> Removed {
-        let Some(further) = self.place(first).next() else {
-            self.free(first);
+    pub fn remove_claim(&mut self, places: &mut Places, first: PlaceIndex, at: ClaimAt) -> Removed {
+        let Some(further) = self.place(places, first).next() else {
+            self.free(places, first);
             return Removed::LastOfKey;
         };
-        let last = self.place_mut(further).pop();
-        let (count, next) = (self.place(further).count(), self.place(further).next());
+        let last = self.place_mut(places, further).pop();
+        let (count, next) = (self.place(places, further).count(), self.place(places, further).next());
         let removed = if at.place == further && at.number == count {
             Removed::LastOfPlace
         } else {
-            self.set_claim(at, last);
+            self.set_claim(places, at, last);
             Removed::Replaced
         };
         if count == 0 {
-            self.place_mut(first).set_next(next);
-            self.free(further);
+            self.place_mut(places, first).set_next(next);
+            self.free(places, further);
         }
         removed
     }
 
     /// Uses a place, for which there is room, and asks for the one that is used next.
-    pub fn add(&mut self, place: Place, prefetch: Prefetch) -> PlaceIndex {
+    pub fn add(&mut self, places: &mut Places, place: Place, prefetch: Prefetch) -> PlaceIndex {
         let index = match self.left {
             Some(index) => {
-                self.left = self.place(index).next();
+                self.left = self.place(places, index).next();
                 index
             }
             None => {
@@ -138,16 +142,16 @@ impl Heap {
             }
         };
         self.used += 1;
-        *self.place_mut(index) = place;
+        *self.place_mut(places, index) = place;
         if let Some(next) = self.left {
-            prefetch.ask(self.place(next));
+            prefetch.ask(self.place(places, next));
         }
         index
     }
 
-    fn free(&mut self, index: PlaceIndex) {
+    fn free(&mut self, places: &mut Places, index: PlaceIndex) {
         let left = self.left.replace(index);
-        self.place_mut(index).set_next(left);
+        self.place_mut(places, index).set_next(left);
         self.used -= 1;
     }
 
@@ -155,13 +159,9 @@ impl Heap {
         self.used == 0
     }
 
-    fn places(&self) -> usize {
-        self.chunks.len() * CHUNK_PLACES
-    }
-
     /// Places that are charged for and free.
     pub fn free_places(&self) -> usize {
-        self.places() - self.used
+        self.chunks.len() * CHUNK_PLACES - self.used
     }
 
     /// Whether so many more places would be more than can be named.
@@ -175,10 +175,16 @@ impl Heap {
         (chunks * CHUNK_BYTES) as u64
     }
 
-    /// Allocates one more chunk.
-    pub fn grow(&mut self) {
+    /// Takes one more chunk.
+    pub fn grow(&mut self, places: &mut Places) {
         self.chunks.reserve_exact(1);
-        self.chunks.push(Box::new([Place::UNUSED; CHUNK_PLACES]));
+        self.chunks.push(places.take([Place::UNUSED; CHUNK_PLACES]));
+    }
+
+    /// Gives all chunks back; no place is in use.
+    pub fn release(&mut self, places: &mut Places) {
+        debug_assert!(self.is_empty());
+        mem::take(self).chunks.into_iter().for_each(|chunk| places.give_back(chunk));
     }
 
     pub fn charged_bytes(&self) -> u64 {

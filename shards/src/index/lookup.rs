@@ -1,6 +1,6 @@
 //! Which owners have a key: a few replicas of each medium.
 
-use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
+use orbitkv_wire::identity::{KeyHash, Medium, Sequence, ShardIndex};
 
 use super::directory::{Mark, Wanted};
 use super::view::Owner;
@@ -23,19 +23,49 @@ pub struct Replica {
     pub sequence: Sequence,
 }
 
+const NOTHING: Replica = Replica {
+    owner: Owner { peer: 0, shard: ShardIndex(0) },
+    medium: Medium::Dram,
+    bytes: 0,
+    sequence: Sequence(0),
+};
+
 /// What a lookup found of one key. Truncated lists are still positive evidence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+///
+/// Most keys have one replica: it lies beside the counts, so that a lookup touches one line a key here.
+#[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Replicas {
-    found: [Option<Replica>; 2 * REPLICAS_MAX],
+    /// How many of each medium are listed.
     counts: [u8; 2],
-    /// Whether any medium has more replicas than are listed.
+    /// Whether any medium may have more replicas than are listed; if not, it has not.
     pub truncated: bool,
+    /// As they were found, whatever the medium.
+    found: [Replica; 2 * REPLICAS_MAX],
+}
+
+impl Default for Replicas {
+    fn default() -> Replicas {
+        Replicas { counts: [0, 0], truncated: false, found: [NOTHING; 2 * REPLICAS_MAX] }
+    }
+}
+
+impl PartialEq for Replicas {
+    fn eq(&self, other: &Replicas) -> bool {
+        self.truncated == other.truncated && self.iter().eq(other.iter())
+    }
 }
 
 impl Replicas {
+    fn len(&self) -> usize {
+        self.counts.iter().map(|&count| usize::from(count)).sum()
+    }
+
     /// The listed replicas, DRAM first.
     pub fn iter(&self) -> impl Iterator<Item = Replica> + '_ {
-        self.found.iter().flatten().copied()
+        let of =
+            |medium| self.found[..self.len()].iter().copied().filter(move |replica| replica.medium == medium);
+        of(Medium::Dram).chain(of(Medium::Ssd))
     }
 
     /// Whether there is none.
@@ -45,24 +75,20 @@ impl Replicas {
     }
 
     fn clear(&mut self) {
-        for (found, count) in self.found.chunks_exact_mut(REPLICAS_MAX).zip(self.counts) {
-            found[..usize::from(count)].fill(None);
-        }
         self.counts = [0, 0];
         self.truncated = false;
     }
 
-    /// Adds a replica; false if there is no place left, so that no more of its medium are wanted.
-    fn add(&mut self, replica: Replica) -> bool {
-        let medium = replica.medium as usize;
-        let count = usize::from(self.counts[medium]);
-        if count == REPLICAS_MAX {
-            self.truncated = true;
-            return false;
-        }
-        self.found[medium * REPLICAS_MAX + count] = Some(replica);
-        self.counts[medium] += 1;
-        true
+    /// Whether as many of a medium are listed as may be.
+    fn is_full(&self, medium: Medium) -> bool {
+        usize::from(self.counts[medium as usize]) == REPLICAS_MAX
+    }
+
+    /// Adds a replica of which the medium is not full.
+    fn add(&mut self, replica: Replica) {
+        let at = self.len();
+        self.found[at] = replica;
+        self.counts[replica.medium as usize] += 1;
     }
 }
 
@@ -73,11 +99,10 @@ impl Partition {
     /// If `out` is shorter than `keys`.
     pub fn lookup(&self, keys: &[(StateKey, KeyHash)], out: &mut [Replicas]) {
         assert!(out.len() >= keys.len(), "every key has its place");
-        let mut walks = Vec::with_capacity(2 * keys.len().min(BATCH));
+        let mut walks = self.walks.borrow_mut();
         for (keys, out) in keys.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
             for &(_, hash) in keys {
-                let mark = Mark::new(hash, Medium::Dram);
-                self.directories[self.directory_of(hash)].prefetch(mark, self.prefetch);
+                self.prefetch_slot(hash, Mark::new(hash, Medium::Dram));
             }
             for ((position, &(_, hash)), replicas) in (0..).zip(keys).zip(&mut *out) {
                 replicas.clear();
@@ -93,19 +118,23 @@ impl Partition {
     /// Looks at one place of each walk and goes on to the next, until nothing is left or wanted.
     fn step_walks(&self, keys: &[(StateKey, KeyHash)], walks: &mut Vec<Walk>, out: &mut [Replicas]) {
         walks.retain_mut(|walk| {
-            let place = self.heaps[usize::from(walk.heap)].place(walk.place);
+            let place = self.place_of(walk);
             let position = usize::from(walk.position);
             if !place.is_further() && !place.is_of(&keys[position].0) {
                 return false;
             }
-            for claim in place.claims() {
+            let (replicas, next) = (&mut out[position], place.next());
+            for (number, claim) in place.claims().enumerate() {
                 let Some(owner) = self.views.installed_owner(claim.view()) else { continue };
                 let (medium, bytes, sequence) = (claim.medium(), claim.bytes(), claim.sequence());
-                if !out[position].add(Replica { owner, medium, bytes, sequence }) {
+                replicas.add(Replica { owner, medium, bytes, sequence });
+                if replicas.is_full(medium) {
+                    // Whether the others are of installed views would take going there.
+                    replicas.truncated |= number + 1 < place.count() || next.is_some();
                     return false;
                 }
             }
-            self.step(walk, place.next())
+            self.step(walk, next)
         });
     }
 }

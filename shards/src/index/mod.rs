@@ -15,6 +15,7 @@ mod lookup;
 mod place;
 mod prefetch;
 mod room;
+mod store;
 mod sweep;
 mod view;
 
@@ -25,14 +26,18 @@ pub use changes::Put;
 pub use lookup::{REPLICAS_MAX, Replica, Replicas};
 pub use prefetch::PrefetchBytes;
 pub use room::IndexFull;
+pub use store::AdviseBytes;
 pub use view::{Owner, VIEWS_MAX, ViewId, ViewState};
+
+use std::cell::RefCell;
 
 use orbitkv_wire::identity::KeyHash;
 
-use directory::Directory;
-use heap::{HEAP_PLACES_MAX, Heap};
-use place::PlaceIndex;
+use directory::{Directory, Groups, Mark};
+use heap::{HEAP_PLACES_MAX, Heap, Places};
+use place::{Place, PlaceIndex};
 use prefetch::Prefetch;
+use store::Store;
 use view::Views;
 
 /// Charged bytes a row is planned with; the count of directories follows from it.
@@ -82,7 +87,9 @@ pub struct Partition {
     prefetch: Prefetch,
     /// A power of two of them; a hash's lower bits choose, its upper ones chose the shard.
     directories: Vec<Directory>,
+    groups: Groups,
     heaps: Vec<Heap>,
+    places: Places,
     views: Views,
     rows: u64,
     charged_bytes: u64,
@@ -91,6 +98,8 @@ pub struct Partition {
     sweep_at: (usize, usize),
     /// Kept between calls of [`Partition::reserve`] and empty then.
     wanted: room::Wanted,
+    /// Kept between calls of [`Partition::lookup`] and empty then.
+    walks: RefCell<Vec<Walk>>,
 }
 
 /// On the way along the claims to one key on one medium.
@@ -117,13 +126,16 @@ impl Partition {
             settings,
             prefetch: Prefetch::default(),
             directories,
+            groups: Store::new(settings.budget_bytes),
             heaps,
+            places: Store::new(settings.budget_bytes),
             views: Views::default(),
             rows: 0,
             charged_bytes,
             charged_bytes_peak: charged_bytes,
             sweep_at: (0, 0),
             wanted: room::Wanted::default(),
+            walks: RefCell::default(),
         }
     }
 
@@ -133,17 +145,26 @@ impl Partition {
         Partition { prefetch: Prefetch::new(prefetch), ..self }
     }
 
+    /// The same, in memory that `advise` has mapped by huge pages. Nearly the other half does.
+    #[must_use]
+    pub fn with_advice(mut self, advise: AdviseBytes) -> Partition {
+        self.groups.set_advice(advise);
+        self.places.set_advice(advise);
+        self
+    }
+
     fn directory_of(&self, hash: KeyHash) -> usize {
         hash.0 as usize & (self.directories.len() - 1)
     }
 
-    /// A directory and the heap its rows lie in.
-    fn part(&self, directory: usize) -> (&Directory, &Heap) {
-        (&self.directories[directory], &self.heaps[directory / HEAP_DIRECTORIES])
+    /// Asks for the line on which a mark's slot most likely is.
+    #[inline]
+    fn prefetch_slot(&self, hash: KeyHash, mark: Mark) {
+        self.directories[self.directory_of(hash)].prefetch(&self.groups, mark, self.prefetch);
     }
 
-    fn part_mut(&mut self, directory: usize) -> (&mut Directory, &mut Heap) {
-        (&mut self.directories[directory], &mut self.heaps[directory / HEAP_DIRECTORIES])
+    fn place_of(&self, walk: &Walk) -> &Place {
+        self.heaps[usize::from(walk.heap)].place(&self.places, walk.place)
     }
 
     /// Opens a hidden view of an owner stream.

@@ -102,7 +102,7 @@ impl Partition {
     /// Makes room for so many slots and places: for none or one of each.
     #[inline]
     pub(super) fn make_room(&mut self, at: usize, slots: usize, places: usize) -> Result<(), IndexFull> {
-        let (directory, heap) = self.part(at);
+        let (directory, heap) = (&self.directories[at], &self.heaps[at / HEAP_DIRECTORIES]);
         match directory.has_room(slots) && heap.free_places() >= places {
             true => Ok(()),
             false => self.grow(at, slots, places),
@@ -111,7 +111,7 @@ impl Partition {
 
     #[cold]
     fn grow(&mut self, at: usize, slots: usize, places: usize) -> Result<(), IndexFull> {
-        let (directory, heap) = self.part(at);
+        let (directory, heap) = (&self.directories[at], &self.heaps[at / HEAP_DIRECTORIES]);
         if heap.would_overflow(places) {
             return Err(IndexFull::Prefix);
         }
@@ -123,10 +123,10 @@ impl Partition {
         if directory_bytes > 0 {
             let directory = &mut self.directories[at];
             self.charged_bytes -= directory.charged_bytes();
-            directory.grow();
+            directory.grow(&mut self.groups);
         }
         if heap_bytes > 0 {
-            self.heaps[at / HEAP_DIRECTORIES].grow();
+            self.heaps[at / HEAP_DIRECTORIES].grow(&mut self.places);
         }
         Ok(())
     }
@@ -136,12 +136,12 @@ impl Partition {
         let directory = &mut self.directories[at];
         if directory.is_empty() {
             self.charged_bytes -= directory.charged_bytes();
-            *directory = Directory::default();
+            directory.release(&mut self.groups);
         }
         let heap = &mut self.heaps[at / HEAP_DIRECTORIES];
         if heap.is_empty() {
             self.charged_bytes -= heap.charged_bytes();
-            *heap = Heap::default();
+            heap.release(&mut self.places);
         }
     }
 

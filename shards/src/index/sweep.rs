@@ -20,7 +20,7 @@ impl Partition {
     fn sweep_group(&mut self) -> usize {
         let (at, group) = self.sweep_at;
         self.prefetch_group(at, group + 1);
-        let Some(slots) = self.directories[at].group(group) else {
+        let Some(slots) = self.directories[at].group(&self.groups, group) else {
             self.sweep_at = ((at + 1) % self.directories.len(), 0);
             self.prefetch_group(self.sweep_at.0, 0);
             return 0;
@@ -33,21 +33,22 @@ impl Partition {
 
     /// Sweeps the rows of one key and says how many there were.
     fn sweep_key(&mut self, at: usize, slot: Slot, first: PlaceIndex) -> usize {
-        let (directory, heap) = (&mut self.directories[at], &mut self.heaps[at / HEAP_DIRECTORIES]);
+        let directory = &mut self.directories[at];
+        let (heap, places) = (&mut self.heaps[at / HEAP_DIRECTORIES], &mut self.places);
         let mut looked_at = 0;
         let mut next = Some(first);
         'places: while let Some(index) = next {
             let mut number = 0;
-            while number < heap.place(index).count() {
+            while number < heap.place(places, index).count() {
                 looked_at += 1;
                 let claim = ClaimAt { place: index, number };
-                let view = heap.claim(claim).view();
+                let view = heap.claim(places, claim).view();
                 if self.views.state(view) != ViewState::Retired {
                     number += 1;
                     continue;
                 }
-                let behind = heap.place(index).next();
-                let removed = heap.remove_claim(first, claim);
+                let behind = heap.place(places, index).next();
+                let removed = heap.remove_claim(places, first, claim);
                 self.rows -= 1;
                 self.views.remove_row(view);
                 match removed {
@@ -58,21 +59,21 @@ impl Partition {
                         continue 'places;
                     }
                     Removed::LastOfKey => {
-                        directory.remove(slot);
+                        directory.remove(&mut self.groups, slot);
                         return looked_at;
                     }
                 }
             }
-            next = heap.place(index).next();
+            next = heap.place(places, index).next();
         }
         looked_at
     }
 
     /// Asks for the keys of a group.
     fn prefetch_group(&self, directory: usize, group: usize) {
-        let (directory, heap) = self.part(directory);
-        for (_, place) in directory.group(group).into_iter().flatten() {
-            self.prefetch.ask(heap.place(place));
+        let heap = &self.heaps[directory / HEAP_DIRECTORIES];
+        for (_, place) in self.directories[directory].group(&self.groups, group).into_iter().flatten() {
+            self.prefetch.ask(heap.place(&self.places, place));
         }
     }
 }

@@ -7,6 +7,7 @@
 pub mod driver;
 pub mod stream;
 
+use orbitkv_native::huge_pages;
 use orbitkv_native::prefetch::prefetch;
 use orbitkv_shards::index::{IndexSettings, Owner, Partition, ROW_BYTES_PLANNED, Replicas, ViewId};
 use orbitkv_wire::identity::{Medium, Sequence, ShardIndex};
@@ -30,7 +31,7 @@ impl TraceIndex {
     /// An empty one.
     pub fn new(owners: u32, rows: u64) -> TraceIndex {
         let partition = Partition::new(IndexSettings { budget_bytes: rows * ROW_BYTES_PLANNED });
-        let mut partition = partition.with_prefetch(prefetch);
+        let mut partition = partition.with_prefetch(prefetch).with_advice(huge_pages::advise);
         let open = |peer| {
             let view = partition.open_view(Owner { peer, shard: ShardIndex(0) });
             let view = view.expect("there are fewer owners than views");

@@ -13,7 +13,9 @@ use orbitkv_wire::scope::ScopeDigest;
 use super::frame::Frame;
 use super::ledger::Ledger;
 use super::scan::Scan;
-use super::settings::{LIVENESS_INTERVAL, PERMIT_IDLE, PROGRESS_INTERVAL, RETRY_REST_MAX, RETRY_REST_MIN};
+use super::settings::{
+    LIVENESS_INTERVAL, LIVENESS_STEP, PERMIT_IDLE, PROGRESS_INTERVAL, RETRY_REST_MAX, RETRY_REST_MIN,
+};
 use crate::inventory::PermitTicket;
 use crate::time::Moment;
 
@@ -284,10 +286,17 @@ impl Session {
         self.flush_through.is_some_and(|wanted| wanted <= through) || now >= self.moved_at + PROGRESS_INTERVAL
     }
 
+    /// When it says that it lives if nothing else leaves before.
+    #[must_use]
+    pub fn beat_at(&self) -> Moment {
+        let (overdue, step) = (self.left_at + LIVENESS_INTERVAL, LIVENESS_STEP.as_nanos() as u64);
+        Moment(overdue.0 / step * step)
+    }
+
     /// When it wants a turn if nothing happens to it.
     #[must_use]
     pub fn next_deadline(&self, blocked: bool) -> Option<Moment> {
-        let liveness = (!blocked).then_some(self.left_at + LIVENESS_INTERVAL);
+        let liveness = (!blocked).then(|| self.beat_at());
         let phase = match self.phase {
             Phase::Resting { until } => Some(until),
             Phase::Permitted { idle_since, .. } => Some(idle_since + PERMIT_IDLE),

@@ -21,11 +21,16 @@ pub const COALESCING_WINDOW_MAX: Duration = Duration::from_millis(5);
 /// Progress over nothing is told at most this often, but at once for a flush.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A session in which nothing else left for this long says that it lives.
+/// A session in which nothing else left says that it lives before this much time has passed.
 pub const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Beats that are due within this time leave with the first of them: a core beats in one turn.
-pub const LIVENESS_SLACK: Duration = Duration::from_millis(250);
+/// Beats leave at multiples of this on the driver's clock, each at the last one before it is overdue. So the beats of
+/// a core leave in one turn, and where nodes share a clock, those of its peers come in together, too: at rest, nearly
+/// all that a node spends is waking up ([ADR 21](../../../../../docs/adr/0021-beats-in-step.md)).
+pub const LIVENESS_STEP: Duration = Duration::from_millis(500);
+
+const _: () =
+    assert!(LIVENESS_STEP.as_nanos() * 2 <= LIVENESS_INTERVAL.as_nanos(), "a beat is followed by a rest");
 
 /// A connection says what it wants within this time, or ends.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(5);

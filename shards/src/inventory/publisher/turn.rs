@@ -15,8 +15,8 @@ use super::intervals::{Next, Place, Reading};
 use super::outlet::Stamp;
 use super::residences::{Residences, Source};
 use super::scan::{PageBounds, Scan, Step};
-use super::session::{Class, Connection, Phase, Stage, State, View};
-use super::settings::{LIVENESS_INTERVAL, LIVENESS_SLACK, PERMIT_IDLE, STALL_AFTER};
+use super::session::{Class, Phase, Stage, State, View};
+use super::settings::{PERMIT_IDLE, STALL_AFTER};
 use super::slice::Slice;
 use super::{CloseCause, Life, Publisher, PublisherEffect, Violation, session_of};
 use crate::inventory::ConnectionId;
@@ -118,21 +118,13 @@ impl Publisher {
         }
     }
 
-    /// Signs of life for sessions in which nothing else left. Those that are nearly due leave with the
-    /// first that is, so that the beats of a core stay together.
+    /// Signs of life for sessions in which nothing else left.
     fn beat(&mut self, stamp: Stamp) {
-        let rests_since = |connection: &Connection, time: Duration| match &connection.state {
-            State::Open(session) => {
-                !connection.blocked && session.outbox.is_empty() && stamp.now >= session.left_at + time
-            }
-            State::Greeting { .. } => false,
-        };
-        if !self.connections.values().any(|connection| rests_since(connection, LIVENESS_INTERVAL)) {
-            return;
-        }
         for (&id, connection) in &mut self.connections {
-            if rests_since(connection, LIVENESS_INTERVAL - LIVENESS_SLACK)
-                && let State::Open(session) = &mut connection.state
+            if let State::Open(session) = &mut connection.state
+                && !connection.blocked
+                && session.outbox.is_empty()
+                && session.beat_at() <= stamp.now
             {
                 self.outlet.send_liveness(id, session, self.summary, stamp);
             }

@@ -110,7 +110,7 @@ fn a_flush_is_told_at_once_though_nothing_is_in_scope() {
 }
 
 #[test]
-fn liveness_comes_after_a_second_without_another_frame_and_costs_no_credit() {
+fn liveness_comes_within_a_second_without_another_frame_and_costs_no_credit() {
     let (mut rig, id) = following(small(), &Scope::All);
     rig.prompt_acks = false;
     rig.pass(MS * 999);
@@ -131,6 +131,27 @@ fn liveness_comes_after_a_second_without_another_frame_and_costs_no_credit() {
     assert_eq!(rig.heard(id), [Heard::Liveness; 3]);
     assert_eq!(rig.receivers[&id].outstanding_bytes(), held);
     assert!(rig.watermark(id) == watermark && watermark < Some(head));
+}
+
+#[test]
+fn beats_are_in_step_with_the_clock_and_at_most_a_second_apart() {
+    for offset_ms in [1, 250, 499, 500, 730, 999] {
+        let (mut rig, id) = following(small(), &Scope::All);
+        rig.pass(MS * offset_ms);
+        rig.shard.put(1, 1, Medium::Dram);
+        rig.settle();
+        let mut left_at = rig.now;
+        rig.heard(id);
+        for _ in 0..4 {
+            let due = rig.publisher.next_deadline().expect("an idle session beats");
+            assert!(due.0.is_multiple_of(500_000_000), "{due:?} is no step of the clock");
+            let rest = due - left_at;
+            assert!(rest > MS * 500 && rest <= MS * 1_000, "{rest:?} between signs of life");
+            rig.pass(due - rig.now);
+            assert_eq!(rig.heard(id), [Heard::Liveness]);
+            left_at = due;
+        }
+    }
 }
 
 #[test]
