@@ -30,7 +30,7 @@ fn pair(etcd: &Etcd, order: impl Fn(NodeOrder) -> NodeOrder) -> (Node, Node) {
     (first, second)
 }
 
-fn knows_all(node: &Node, members: usize) -> MetadataPage {
+pub fn knows_all(node: &Node, members: usize) -> MetadataPage {
     let complete = |page: &MetadataPage| {
         page.membership.members.len() == members && page.coverage == "CompleteAtWatermarks"
     };
@@ -38,37 +38,37 @@ fn knows_all(node: &Node, members: usize) -> MetadataPage {
 }
 
 /// An engine at each.
-fn savers(nodes: [&Node; 2]) -> [Saver; 2] {
+pub fn savers(nodes: [&Node; 2]) -> [Saver; 2] {
     nodes.map(|node| Saver::connect(&node.socket(), "engine"))
 }
 
-fn keys(count: usize) -> Vec<u64> {
+pub fn keys(count: usize) -> Vec<u64> {
     (0..count).map(|_| fresh_key()).collect()
 }
 
 /// Makes `to` have all that `from` has told by now.
-fn await_installed(from: &Node, to: &Node) {
-    let fence = orbitkv(&["sync", "--http", from.http(), "--json"]);
+pub fn await_installed(from: &Node, to: &Node) {
+    let fence = from.operator("sync", &["--json"]);
     assert_eq!(fence.code, Some(0), "{fence:#?}");
     let file = to.run_dir().join("fence.json");
     std::fs::write(&file, &fence.stdout).expect("room for a fence");
     let file = file.to_str().expect("a plain path");
-    let said = orbitkv(&["await", "--http", to.http(), "--fence", file]);
+    let said = to.operator("await", &["--fence", file]);
     assert_eq!(said.code, Some(0), "{said:#?}");
 }
 
-fn query(saver: &mut Saver, keys: &[u64]) -> QueryView {
+pub fn query(saver: &mut Saver, keys: &[u64]) -> QueryView {
     let blocks: Vec<_> = keys.iter().map(|&key| block(key)).collect();
     let lists = [PrefixList { namespace: saver.namespace, group: GROUP, blocks: &blocks }];
     saver.client.query(&lists, false, WAIT).expect("Query is answered")
 }
 
-fn evict(saver: &mut Saver, keys: &[u64], media: Media) {
+pub fn evict(saver: &mut Saver, keys: &[u64], media: Media) {
     let keys: Vec<_> = keys.iter().map(|&key| (block(key), GROUP)).collect();
     saver.client.evict(saver.namespace, &keys, media, WAIT).expect("Evict is answered");
 }
 
-fn peers(node: &Node) -> PeersReport {
+pub fn peers(node: &Node) -> PeersReport {
     node.metadata().shards[0].peers.clone().expect("a node of a cluster")
 }
 

@@ -1,13 +1,16 @@
-//! Real etcd on loopback: one server or three, in a directory of their own, gone when dropped.
+//! Real etcd: one server or three, on loopback or in a network namespace, in a directory of their own, gone when
+//! dropped.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use super::Place;
 
 /// A port that nobody has at this moment.
 pub fn free_port() -> u16 {
@@ -26,6 +29,7 @@ pub struct Etcd {
     servers: Vec<Server>,
     flags: Vec<String>,
     token: String,
+    place: Option<Place>,
     // Dropped last.
     home: TempDir,
 }
@@ -35,8 +39,17 @@ impl Etcd {
         Etcd::of(1, &[])
     }
 
+    /// One server, in a namespace and on its address.
+    pub fn at(place: &Place) -> Etcd {
+        Etcd::launched(1, &[], Some(place.clone()))
+    }
+
     /// That many servers, with these flags beside the usual.
     pub fn of(count: usize, flags: &[&str]) -> Etcd {
+        Etcd::launched(count, flags, None)
+    }
+
+    fn launched(count: usize, flags: &[&str], place: Option<Place>) -> Etcd {
         let home = tempfile::tempdir().expect("a directory");
         let servers = (0..count).map(|number| Server {
             name: format!("etcd-{number}"),
@@ -49,6 +62,7 @@ impl Etcd {
             servers: servers.collect(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             token: format!("test-{}", free_port()),
+            place,
             home,
         };
         (0..count).for_each(|server| etcd.launch(server));
@@ -56,9 +70,18 @@ impl Etcd {
         etcd
     }
 
+    fn host(&self) -> Ipv4Addr {
+        self.place.as_ref().map_or(Ipv4Addr::LOCALHOST, |place| place.address)
+    }
+
+    /// A program, where the servers are.
+    fn command(&self, program: &str) -> Command {
+        self.place.as_ref().map_or_else(|| Command::new(program), |place| place.command(program))
+    }
+
     fn initial_cluster(&self) -> String {
-        let all =
-            self.servers.iter().map(|server| format!("{}=http://127.0.0.1:{}", server.name, server.peer));
+        let host = self.host();
+        let all = self.servers.iter().map(|server| format!("{}=http://{host}:{}", server.name, server.peer));
         all.collect::<Vec<_>>().join(",")
     }
 
@@ -66,8 +89,10 @@ impl Etcd {
     pub fn launch(&mut self, server: usize) {
         let cluster = self.initial_cluster();
         let Server { name, client, peer, directory, .. } = &self.servers[server];
-        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-        let child = Command::new("etcd")
+        let host = self.host();
+        let (client, peer) = (format!("http://{host}:{client}"), format!("http://{host}:{peer}"));
+        let child = self
+            .command("etcd")
             .args(["--name", name, "--data-dir"])
             .arg(directory)
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
@@ -92,7 +117,7 @@ impl Etcd {
     }
 
     pub fn url(&self, server: usize) -> String {
-        format!("http://127.0.0.1:{}", self.servers[server].client)
+        format!("http://{}:{}", self.host(), self.servers[server].client)
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -100,12 +125,13 @@ impl Etcd {
     }
 
     pub fn address(&self, server: usize) -> SocketAddr {
-        ([127, 0, 0, 1], self.servers[server].client).into()
+        (self.host(), self.servers[server].client).into()
     }
 
     /// The answer of `etcdctl`, or none if it failed.
     pub fn ctl_result(&self, arguments: &[&str]) -> Option<String> {
-        let output = Command::new("etcdctl")
+        let output = self
+            .command("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(["--command-timeout=3s", "--endpoints", &self.urls().join(",")])
             .args(arguments)
@@ -153,7 +179,8 @@ impl Etcd {
     pub fn leader(&self) -> usize {
         (0..self.servers.len())
             .find(|&server| {
-                let output = Command::new("etcdctl")
+                let output = self
+                    .command("etcdctl")
                     .env("ETCDCTL_API", "3")
                     .args(["--endpoints", &self.url(server), "endpoint", "status", "--write-out=json"])
                     .output()
@@ -177,8 +204,9 @@ impl Etcd {
         self.kill(0);
         let directory = self.home.path().join(format!("restored-{}", free_port()));
         let Server { name, peer, .. } = &self.servers[0];
-        let peer = format!("http://127.0.0.1:{peer}");
-        let status = Command::new("etcdctl")
+        let peer = format!("http://{}:{peer}", self.host());
+        let status = self
+            .command("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(["snapshot", "restore"])
             .arg(copy)

@@ -1,10 +1,13 @@
-//! What scenarios share: a node as a child process, engines as processes of their own, raw frames.
+//! What scenarios share: a node as a child process, engines as processes of their own, raw frames, a
+//! network between nodes.
 
 // The tests of membership use all of it.
 #[allow(dead_code)]
 pub mod etcd;
+pub mod gate;
 pub mod node;
 pub mod page;
+pub mod place;
 pub mod process;
 pub mod raw;
 pub mod saver;
@@ -12,8 +15,10 @@ pub mod saver;
 use std::time::{Duration, Instant};
 
 pub use etcd::Etcd;
+pub use gate::Network;
 pub use node::{Node, NodeOrder};
 pub use page::Held;
+pub use place::Place;
 pub use process::EngineProcess;
 pub use raw::Raw;
 pub use saver::Saver;
