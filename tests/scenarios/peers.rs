@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::faults::orbitkv;
 use crate::harness::etcd::free_port;
 use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key};
-use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually};
+use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually, soak_or};
 
 fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
     let address = format!("127.0.0.1:{port}");
@@ -267,7 +267,7 @@ fn noise_on_the_ports_changes_nothing() {
     let noise = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let begun = Instant::now();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    while begun.elapsed() < Duration::from_secs(2) {
+    while begun.elapsed() < soak_or(Duration::from_secs(2)) {
         let bytes: Vec<u8> = (0..1_200)
             .map(|_| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -129,6 +129,11 @@ impl Network {
         &self.places[number]
     }
 
+    /// How many there are, that of etcd included.
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// From now on this decides.
     pub fn rule(&self, rule: impl FnMut(&Datagram<'_>) -> Verdict + Send + 'static) {
         let mut state = self.gate.state.lock().expect("no panics");

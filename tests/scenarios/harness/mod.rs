@@ -26,6 +26,18 @@ pub use saver::Saver;
 /// How long anything that must happen may take: long, because test machines are slow.
 pub const WAIT: Duration = Duration::from_secs(20);
 
+/// Whoever sets it wants noise for so many seconds instead of a few: `tools/test --soak` does.
+const SOAK_VARIABLE: &str = "SCENARIO_SOAK_SECONDS";
+
+/// How long noise goes on.
+///
+/// # Panics
+/// If the environment says something that is no number of seconds.
+pub fn soak_or(short: Duration) -> Duration {
+    let wanted = std::env::var(SOAK_VARIABLE);
+    wanted.map_or(short, |text| Duration::from_secs(text.parse().expect("seconds to soak")))
+}
+
 /// Polls `check` until it gives something.
 ///
 /// # Panics
