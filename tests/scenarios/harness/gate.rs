@@ -33,6 +33,8 @@ pub enum Verdict {
     Delay(Duration),
     /// Is kept until [`Network::release`].
     Hold,
+    /// So many bytes of it pass so much later, and the rest is kept: as if its sender had made two of it.
+    Split(usize, Duration),
 }
 
 /// A datagram between two places, by their numbers in the network.
@@ -197,7 +199,7 @@ impl Gate {
         if packet[9] != UDP || packet.len() < header_bytes + UDP_HEADER_BYTES {
             return self.deliver(packet);
         }
-        let payload = &packet[header_bytes + UDP_HEADER_BYTES..];
+        let (headers, payload) = packet.split_at(header_bytes + UDP_HEADER_BYTES);
         let mut state = self.state.lock().expect("no panics");
         let State { rule, passage, held } = &mut *state;
         let verdict = rule(&Datagram { from, to, payload });
@@ -205,19 +207,25 @@ impl Gate {
             Verdict::Pass => &mut passage.passed,
             Verdict::Drop => &mut passage.dropped,
             Verdict::Delay(_) => &mut passage.delayed,
-            Verdict::Hold => &mut passage.held,
+            Verdict::Hold | Verdict::Split(..) => &mut passage.held,
         };
         *counter += 1;
         match verdict {
             Verdict::Pass => self.deliver(packet),
             Verdict::Drop => {}
-            Verdict::Delay(wait) => {
-                let key = (Instant::now() + wait, self.sent_late.fetch_add(1, Ordering::Relaxed));
-                self.late.lock().expect("no panics").insert(key, packet.to_vec());
-                self.late_changed.notify_one();
-            }
+            Verdict::Delay(wait) => self.delay(packet.to_vec(), wait),
             Verdict::Hold => held.push(packet.to_vec()),
+            Verdict::Split(at, wait) => {
+                self.delay(readdressed(headers, &payload[..at]), wait);
+                held.push(readdressed(headers, &payload[at..]));
+            }
         }
+    }
+
+    fn delay(&self, packet: Vec<u8>, wait: Duration) {
+        let key = (Instant::now() + wait, self.sent_late.fetch_add(1, Ordering::Relaxed));
+        self.late.lock().expect("no panics").insert(key, packet);
+        self.late_changed.notify_one();
     }
 
     /// The place an IPv4 packet is for; the kernel says other things too, which nobody here listens to.
@@ -250,6 +258,14 @@ impl Gate {
             };
         }
     }
+}
+
+/// A packet from and to where another one, whose headers these are, came from and went.
+fn readdressed(headers: &[u8], payload: &[u8]) -> Vec<u8> {
+    let address = |at: usize| Ipv4Addr::from(*headers[at..].first_chunk::<4>().expect("an address"));
+    let ports = &headers[headers.len() - UDP_HEADER_BYTES..];
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    packet((address(12), port(0)), (address(16), port(2)), payload)
 }
 
 /// An IPv4 packet with one UDP datagram. Without a checksum of UDP, which IPv4 allows.
