@@ -77,7 +77,8 @@ impl LateOpen {
         match (datagram.from, datagram.to) {
             (A, B) => {
                 if let Some((to, from)) = names(payload) {
-                    if self.requester.is_none() && !self.others.iter().any(|other| other == to) {
+                    // A dial that B did not hear, since it did not know A yet, is not the one.
+                    if !self.has_held && !self.others.iter().any(|other| other == to) {
                         self.requester = Some(from.to_vec());
                     }
                     return match end_of_handshake(payload) {
