@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::faults::orbitkv;
 use crate::harness::etcd::free_port;
-use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key};
+use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key, payload};
 use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually, soak_or};
 
 fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
@@ -182,6 +182,51 @@ fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     Saver::connect(&first.socket(), "again").save(&fresh);
     await_installed(&first, &second);
     other.check_ready(&fresh);
+}
+
+#[test]
+fn a_source_that_is_back_at_once_answers_for_nothing_of_its_old_life() {
+    let etcd = Etcd::start();
+    let (mut first, second) = pair(&etcd, |order| order);
+    let [mut saver, mut other] = savers([&first, &second]);
+    let (again, gone) = (keys(100), keys(100));
+    saver.save(&again);
+    saver.save(&gone);
+    await_installed(&first, &second);
+    // The one block that is read before: there is a payload connection to the old life.
+    other.check_ready(&gone[..1]);
+    let gone = &gone[1..];
+    first.kill();
+    first.restart();
+    // The same keys, and bytes that the old life never had.
+    const SUCCESSOR: u64 = 7;
+    let mut saver = Saver::connect(&first.socket(), "successor");
+    let mut slots = saver.fill(&again, SUCCESSOR);
+    saver.client.commit(&mut slots, WAIT).expect("Commit is answered");
+    let is_known = || second.metadata().membership.members.iter().any(|member| member.epoch == 2);
+    eventually("the new life is known, and nothing of the old one", || {
+        // Asked in this order: who is known to be there then, is known in every later lookup.
+        let known = is_known();
+        let view = query(&mut other, gone);
+        assert!(!known || view.boundary_blocks == 0, "a claim of the old life is shown: {view:?}");
+        // Whatever is believed of it, the successor lends nothing in its predecessor's name.
+        let acquired = other.acquire(&gone[..10]);
+        assert!(acquired.blocks.iter().all(Result::is_err), "bytes of a dead process");
+        known.then_some(())
+    });
+    await_installed(&first, &second);
+    assert_eq!(query(&mut other, gone).boundary_blocks, 0);
+    assert_eq!(query(&mut other, &again).coverage, Coverage::CompleteAtWatermarks);
+    let acquired = other.acquire(&again);
+    for (&key, result) in again.iter().zip(&acquired.blocks) {
+        let bytes = result.as_ref().expect("the successor has it").bytes().expect("under a live lease");
+        assert!(
+            bytes == payload(key, SUCCESSOR, BLOCK_BYTES as usize),
+            "key {key} has bytes of the old life"
+        );
+    }
+    assert_eq!(second.metadata().index.rows, 100, "rows of the successor and none else");
+    assert_eq!(peers(&second).fetching.wrong_checksums, 0);
 }
 
 #[test]
