@@ -52,12 +52,7 @@ impl Cluster {
             let name = char::from(b'a' + number as u8 - 1).to_string();
             let plain = NodeOrder::default().named(&name).in_data_directory().at(place);
             let plain = arguments.iter().fold(plain, |order, argument| order.argument(argument));
-            order(
-                plain
-                    .argument(etcd.urls().join(","))
-                    .variable("ORBITKV_LOG", std::env::var("NODE_LOG").unwrap_or("info".into())),
-            )
-            .start()
+            order(plain.argument(etcd.urls().join(","))).start()
         };
         let nodes = (1..network.places()).map(start).collect();
         Cluster { nodes, network, _etcd: etcd }

@@ -81,7 +81,7 @@ fn what_is_not_for_this_source_or_from_no_member_is_refused_by_name() {
 /// An Open for a cluster that the source does not know: it has no life in one yet.
 fn beside_its_life(open: &mut Open, rig: &mut Rig) {
     rig.publisher.on_fenced(rig.now);
-    open.binding.cluster = ClusterUuid([9; 16]);
+    open.binding.cluster = ClusterUuid([0; 16]);
 }
 
 /// Takes a member off the map.
