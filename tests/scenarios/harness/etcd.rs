@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::Place;
-
 /// A port that nobody has at this moment.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
@@ -29,7 +27,9 @@ pub struct Etcd {
     servers: Vec<Server>,
     flags: Vec<String>,
     token: String,
-    place: Option<Place>,
+    host: Ipv4Addr,
+    /// What programs are started with, to be where the servers are; nothing if that is here.
+    entry: Vec<String>,
     // Dropped last.
     home: TempDir,
 }
@@ -39,17 +39,13 @@ impl Etcd {
         Etcd::of(1, &[])
     }
 
-    /// One server, in a namespace and on its address.
-    pub fn at(place: &Place) -> Etcd {
-        Etcd::launched(1, &[], Some(place.clone()))
-    }
-
     /// That many servers, with these flags beside the usual.
     pub fn of(count: usize, flags: &[&str]) -> Etcd {
-        Etcd::launched(count, flags, None)
+        Etcd::placed(count, flags, Ipv4Addr::LOCALHOST, Vec::new())
     }
 
-    fn launched(count: usize, flags: &[&str], place: Option<Place>) -> Etcd {
+    /// As many, on the address of a network namespace, which a program enters that is started with `entry`.
+    pub fn placed(count: usize, flags: &[&str], host: Ipv4Addr, entry: Vec<String>) -> Etcd {
         let home = tempfile::tempdir().expect("a directory");
         let servers = (0..count).map(|number| Server {
             name: format!("etcd-{number}"),
@@ -62,7 +58,8 @@ impl Etcd {
             servers: servers.collect(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             token: format!("test-{}", free_port()),
-            place,
+            host,
+            entry,
             home,
         };
         (0..count).for_each(|server| etcd.launch(server));
@@ -70,17 +67,16 @@ impl Etcd {
         etcd
     }
 
-    fn host(&self) -> Ipv4Addr {
-        self.place.as_ref().map_or(Ipv4Addr::LOCALHOST, |place| place.address)
-    }
-
     /// A program, where the servers are.
     fn command(&self, program: &str) -> Command {
-        self.place.as_ref().map_or_else(|| Command::new(program), |place| place.command(program))
+        let mut words = self.entry.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().expect("the program at least"));
+        command.args(words);
+        command
     }
 
     fn initial_cluster(&self) -> String {
-        let host = self.host();
+        let host = self.host;
         let all = self.servers.iter().map(|server| format!("{}=http://{host}:{}", server.name, server.peer));
         all.collect::<Vec<_>>().join(",")
     }
@@ -89,7 +85,7 @@ impl Etcd {
     pub fn launch(&mut self, server: usize) {
         let cluster = self.initial_cluster();
         let Server { name, client, peer, directory, .. } = &self.servers[server];
-        let host = self.host();
+        let host = self.host;
         let (client, peer) = (format!("http://{host}:{client}"), format!("http://{host}:{peer}"));
         let child = self
             .command("etcd")
@@ -117,7 +113,7 @@ impl Etcd {
     }
 
     pub fn url(&self, server: usize) -> String {
-        format!("http://{}:{}", self.host(), self.servers[server].client)
+        format!("http://{}:{}", self.host, self.servers[server].client)
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -125,7 +121,7 @@ impl Etcd {
     }
 
     pub fn address(&self, server: usize) -> SocketAddr {
-        (self.host(), self.servers[server].client).into()
+        (self.host, self.servers[server].client).into()
     }
 
     /// The answer of `etcdctl`, or none if it failed.
@@ -204,7 +200,7 @@ impl Etcd {
         self.kill(0);
         let directory = self.home.path().join(format!("restored-{}", free_port()));
         let Server { name, peer, .. } = &self.servers[0];
-        let peer = format!("http://{}:{peer}", self.host());
+        let peer = format!("http://{}:{peer}", self.host);
         let status = self
             .command("etcdctl")
             .env("ETCDCTL_API", "3")

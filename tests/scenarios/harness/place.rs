@@ -83,9 +83,15 @@ impl Place {
 
     /// A command that runs in it, under the process id that it is started with.
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.namespace.keeper.id())).arg(program);
+        let [enter, namespace] = self.entry();
+        let mut command = Command::new(enter);
+        command.args([&namespace, program]);
         command
+    }
+
+    /// What a program is started with to run in it.
+    pub fn entry(&self) -> [String; 2] {
+        ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.namespace.keeper.id())]
     }
 
     /// Runs `action` on a thread whose sockets are of the namespace.

@@ -43,7 +43,8 @@ impl Cluster {
 
     /// On a network whose rule is set already.
     fn on(network: Network, order: impl Fn(NodeOrder) -> NodeOrder) -> Cluster {
-        let etcd = Etcd::at(network.place(0));
+        let coordinator = network.place(0);
+        let etcd = Etcd::placed(1, &[], coordinator.address, coordinator.entry().to_vec());
         let start = |number: usize| {
             let place = network.place(number);
             let address = format!("{}:{PORT}", place.address);
