@@ -121,6 +121,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         frames: sum.frames + traffic.frames,
         bytes: sum.bytes + traffic.bytes,
     });
+    let refused = publisher.refusals.iter().map(|(cause, count)| (format!("{cause:?}"), *count));
     let resets = subscriber.resets.iter().map(|(cause, count)| (format!("{cause:?}"), *count));
     let micros = |duration: std::time::Duration| duration.as_micros() as u64;
     PeersReport {
@@ -155,6 +156,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         streams_excluded: subscriber.streams_excluded,
         bootstrap_us_max: micros(subscriber.bootstraps.longest),
         repair_us_max: micros(subscriber.repairs.longest),
+        sessions_refused: refused.collect(),
         resets: resets.collect(),
         protocol_errors: publisher.protocol_errors,
         lending: lending(&report.payload),

@@ -153,6 +153,7 @@ const METRICS: &[Metric] = &[
                     ("opened", p.sessions_opened),
                     ("lost", p.sessions_lost),
                     ("resumed", p.sessions_resumed),
+                    ("refused", p.sessions_refused.values().sum()),
                     ("protocol_error", p.protocol_errors),
                 ],
             )

@@ -314,6 +314,8 @@ pub struct PeersReport {
     pub bootstrap_us_max: u64,
     /// Longest time from a reset to the next view in microseconds.
     pub repair_us_max: u64,
+    /// Sessions that peers asked for and this core refused, by cause, counters.
+    pub sessions_refused: BTreeMap<String, u64>,
     /// Resets that sources asked for, by cause, counters.
     pub resets: BTreeMap<String, u64>,
     /// Sessions closed because a requester broke the protocol, counter.

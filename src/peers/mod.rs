@@ -104,8 +104,10 @@ impl Peers {
         let local = settings.local;
         let endpoint = Endpoint::new(settings.endpoint.clone(), port, &settings.key, now.0)?;
         let mut publisher = Publisher::new(settings.publisher, local, shard);
-        // Until a life is registered there is none to speak for.
+        let mut subscriber = Subscriber::new(settings.subscriber, local, shard, settings.scope.clone());
+        // Until a life is registered there is none to speak for, though members may be known before.
         publisher.on_fenced(now);
+        subscriber.on_fenced(now);
         let partition = Partition::new(settings.index)
             .with_prefetch(orbitkv_native::prefetch::prefetch)
             .with_advice(orbitkv_native::huge_pages::advise);
@@ -116,7 +118,7 @@ impl Peers {
             neighbours: Neighbours::default(),
             endpoint,
             publisher,
-            subscriber: Subscriber::new(settings.subscriber, local, shard, settings.scope.clone()),
+            subscriber,
             partition,
             payload: Payload::new(
                 shard,

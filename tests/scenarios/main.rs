@@ -6,4 +6,5 @@ mod engine;
 mod faults;
 mod harness;
 mod local_cluster;
+mod network;
 mod peers;

@@ -1,7 +1,8 @@
-//! Real etcd on loopback: one server or three, in a directory of their own, gone when dropped.
+//! Real etcd: one server or three, on loopback or in a network namespace, in a directory of their own, gone when
+//! dropped.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,9 @@ pub struct Etcd {
     servers: Vec<Server>,
     flags: Vec<String>,
     token: String,
+    host: Ipv4Addr,
+    /// What programs are started with, to be where the servers are; nothing if that is here.
+    entry: Vec<String>,
     // Dropped last.
     home: TempDir,
 }
@@ -37,6 +41,11 @@ impl Etcd {
 
     /// That many servers, with these flags beside the usual.
     pub fn of(count: usize, flags: &[&str]) -> Etcd {
+        Etcd::placed(count, flags, Ipv4Addr::LOCALHOST, Vec::new())
+    }
+
+    /// As many, on the address of a network namespace, which a program enters that is started with `entry`.
+    pub fn placed(count: usize, flags: &[&str], host: Ipv4Addr, entry: Vec<String>) -> Etcd {
         let home = tempfile::tempdir().expect("a directory");
         let servers = (0..count).map(|number| Server {
             name: format!("etcd-{number}"),
@@ -49,6 +58,8 @@ impl Etcd {
             servers: servers.collect(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             token: format!("test-{}", free_port()),
+            host,
+            entry,
             home,
         };
         (0..count).for_each(|server| etcd.launch(server));
@@ -56,9 +67,17 @@ impl Etcd {
         etcd
     }
 
+    /// A program, where the servers are.
+    fn command(&self, program: &str) -> Command {
+        let mut words = self.entry.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().expect("the program at least"));
+        command.args(words);
+        command
+    }
+
     fn initial_cluster(&self) -> String {
-        let all =
-            self.servers.iter().map(|server| format!("{}=http://127.0.0.1:{}", server.name, server.peer));
+        let host = self.host;
+        let all = self.servers.iter().map(|server| format!("{}=http://{host}:{}", server.name, server.peer));
         all.collect::<Vec<_>>().join(",")
     }
 
@@ -66,8 +85,10 @@ impl Etcd {
     pub fn launch(&mut self, server: usize) {
         let cluster = self.initial_cluster();
         let Server { name, client, peer, directory, .. } = &self.servers[server];
-        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-        let child = Command::new("etcd")
+        let host = self.host;
+        let (client, peer) = (format!("http://{host}:{client}"), format!("http://{host}:{peer}"));
+        let child = self
+            .command("etcd")
             .args(["--name", name, "--data-dir"])
             .arg(directory)
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
@@ -92,7 +113,7 @@ impl Etcd {
     }
 
     pub fn url(&self, server: usize) -> String {
-        format!("http://127.0.0.1:{}", self.servers[server].client)
+        format!("http://{}:{}", self.host, self.servers[server].client)
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -100,12 +121,13 @@ impl Etcd {
     }
 
     pub fn address(&self, server: usize) -> SocketAddr {
-        ([127, 0, 0, 1], self.servers[server].client).into()
+        (self.host, self.servers[server].client).into()
     }
 
     /// The answer of `etcdctl`, or none if it failed.
     pub fn ctl_result(&self, arguments: &[&str]) -> Option<String> {
-        let output = Command::new("etcdctl")
+        let output = self
+            .command("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(["--command-timeout=3s", "--endpoints", &self.urls().join(",")])
             .args(arguments)
@@ -153,7 +175,8 @@ impl Etcd {
     pub fn leader(&self) -> usize {
         (0..self.servers.len())
             .find(|&server| {
-                let output = Command::new("etcdctl")
+                let output = self
+                    .command("etcdctl")
                     .env("ETCDCTL_API", "3")
                     .args(["--endpoints", &self.url(server), "endpoint", "status", "--write-out=json"])
                     .output()
@@ -177,8 +200,9 @@ impl Etcd {
         self.kill(0);
         let directory = self.home.path().join(format!("restored-{}", free_port()));
         let Server { name, peer, .. } = &self.servers[0];
-        let peer = format!("http://127.0.0.1:{peer}");
-        let status = Command::new("etcdctl")
+        let peer = format!("http://{}:{peer}", self.host);
+        let status = self
+            .command("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(["snapshot", "restore"])
             .arg(copy)

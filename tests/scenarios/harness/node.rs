@@ -17,7 +17,8 @@ use orbitkv::control::metadata::MetadataPage;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::{Held, Raw, Saver, WAIT, eventually};
+use super::{Held, Place, Raw, Saver, WAIT, eventually};
+use crate::faults::{Said, run};
 
 /// What a node is started with. The defaults: 64 MiB of DRAM, no SSD, one shard.
 #[derive(Clone, Debug)]
@@ -31,6 +32,7 @@ pub struct NodeOrder {
     arguments: Vec<OsString>,
     variables: Vec<(OsString, OsString)>,
     data_parent: PathBuf,
+    place: Option<Place>,
 }
 
 impl Default for NodeOrder {
@@ -45,6 +47,7 @@ impl Default for NodeOrder {
             arguments: Vec::new(),
             variables: Vec::new(),
             data_parent: PathBuf::from(env!("CARGO_TARGET_TMPDIR")),
+            place: None,
         }
     }
 }
@@ -92,6 +95,12 @@ impl NodeOrder {
     /// Directory below which the data directory is made: another file system, for example.
     pub fn data_below(mut self, parent: impl Into<PathBuf>) -> Self {
         self.data_parent = parent.into();
+        self
+    }
+
+    /// In a network namespace of its own.
+    pub fn at(mut self, place: &Place) -> Self {
+        self.place = Some(place.clone());
         self
     }
 
@@ -159,9 +168,15 @@ impl Node {
         NodeOrder::default().start()
     }
 
+    /// The program, where this node is.
+    fn program(&self) -> Command {
+        let program = env!("CARGO_BIN_EXE_orbitkv");
+        self.order.place.as_ref().map_or_else(|| Command::new(program), |place| place.command(program))
+    }
+
     fn spawn(&mut self) -> Result<(), Ended> {
         assert!(self.running.is_none(), "the earlier process has ended");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_orbitkv"));
+        let mut command = self.program();
         command.args(["node", "--node-id", &self.order.name, "--http", "127.0.0.1:0"]);
         command.arg("--engine-socket").arg(self.socket());
         command.args(["--dram", &self.order.dram, "--shards", &self.order.shards.to_string()]);
@@ -294,7 +309,13 @@ impl Node {
     /// `/cache/metadata`.
     pub fn metadata(&self) -> MetadataPage {
         let client = self.http_client();
-        eventually("/cache/metadata answers", || client.get_as("/cache/metadata").ok()).0
+        let ask = || eventually("/cache/metadata answers", || client.get_as("/cache/metadata").ok()).0;
+        self.order.place.as_ref().map_or_else(ask, |place| place.within(ask))
+    }
+
+    /// Runs a command of the operator on its host: `orbitkv COMMAND --http ITS-ADDRESS MORE`.
+    pub fn operator(&self, command: &str, more: &[&str]) -> Said {
+        run(self.program().args([command, "--http", self.http()]).args(more))
     }
 
     /// `/cache/metadata` once it satisfies `condition`.

@@ -114,7 +114,8 @@ impl Publisher {
     /// What no honest requester asks, whatever it has heard of the cluster; else its frame bound.
     fn check_open(&self, id: ConnectionId, open: &Open, head: Sequence) -> Result<usize, Violation> {
         let binding = &open.binding;
-        if binding.cluster != self.local.cluster {
+        // Before its first life a source has no cluster, and a member that was quicker to know it may ask already.
+        if self.life == Life::Registered && binding.cluster != self.local.cluster {
             return Err(Violation::OtherCluster);
         }
         if binding.requester.node != self.connections[&id].node {

@@ -59,6 +59,7 @@ fn what_is_not_for_this_source_or_from_no_member_is_refused_by_name() {
         (|open, _| open.binding.requester.incarnation = Incarnation([3; 16]), OpenRefusal::NotInMap),
         (|_, rig| without(rig, 0), OpenRefusal::NotInMap),
         (|_, rig| rig.publisher.on_fenced(rig.now), OpenRefusal::Fenced),
+        (beside_its_life, OpenRefusal::Fenced),
         (|open, _| open.attempt = 0, OpenRefusal::StaleAttempt),
     ];
     for (change, expected) in table {
@@ -73,7 +74,14 @@ fn what_is_not_for_this_source_or_from_no_member_is_refused_by_name() {
         rig.settle();
         assert_eq!(refused(&mut rig, id), Some((*expected, rig.members.revision)));
         assert_eq!(rig.publisher.figures().refusals[expected], 1);
+        assert_eq!(rig.publisher.figures().protocol_errors, 0);
     }
+}
+
+/// An Open for a cluster that the source does not know: it has no life in one yet.
+fn beside_its_life(open: &mut Open, rig: &mut Rig) {
+    rig.publisher.on_fenced(rig.now);
+    open.binding.cluster = ClusterUuid([0; 16]);
 }
 
 /// Takes a member off the map.
