@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ struct Server {
 pub struct Etcd {
     servers: Vec<Server>,
     flags: Vec<String>,
+    /// Where its certificates and those of `etcdctl` are, if it wants some.
+    certificates: Option<PathBuf>,
     token: String,
     // Dropped last.
     home: TempDir,
@@ -37,6 +39,19 @@ impl Etcd {
 
     /// That many servers, with these flags beside the usual.
     pub fn of(count: usize, flags: &[&str]) -> Etcd {
+        Etcd::begin(count, flags, None)
+    }
+
+    /// One server that wants a certificate of `ca.crt` and shows `etcd.crt`, all of them in this directory; `root.crt`
+    /// is that of `etcdctl`.
+    pub fn secured(certificates: &Path) -> Etcd {
+        let file = |name: &str| certificates.join(name).display().to_string();
+        let (certificate, key, authority) = (file("etcd.crt"), file("etcd.key"), file("ca.crt"));
+        let flags = ["--cert-file", &certificate, "--key-file", &key, "--trusted-ca-file", &authority];
+        Etcd::begin(1, &[&flags[..], &["--client-cert-auth"]].concat(), Some(certificates.to_owned()))
+    }
+
+    fn begin(count: usize, flags: &[&str], certificates: Option<PathBuf>) -> Etcd {
         let home = tempfile::tempdir().expect("a directory");
         let servers = (0..count).map(|number| Server {
             name: format!("etcd-{number}"),
@@ -48,6 +63,7 @@ impl Etcd {
         let mut etcd = Etcd {
             servers: servers.collect(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            certificates,
             token: format!("test-{}", free_port()),
             home,
         };
@@ -66,7 +82,7 @@ impl Etcd {
     pub fn launch(&mut self, server: usize) {
         let cluster = self.initial_cluster();
         let Server { name, client, peer, directory, .. } = &self.servers[server];
-        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let (client, peer) = (self.client_url(*client), format!("http://127.0.0.1:{peer}"));
         let child = Command::new("etcd")
             .args(["--name", name, "--data-dir"])
             .arg(directory)
@@ -91,8 +107,13 @@ impl Etcd {
         }
     }
 
+    fn client_url(&self, port: u16) -> String {
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{port}")
+    }
+
     pub fn url(&self, server: usize) -> String {
-        format!("http://127.0.0.1:{}", self.servers[server].client)
+        self.client_url(self.servers[server].client)
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -105,7 +126,14 @@ impl Etcd {
 
     /// The answer of `etcdctl`, or none if it failed.
     pub fn ctl_result(&self, arguments: &[&str]) -> Option<String> {
-        let output = Command::new("etcdctl")
+        let mut command = Command::new("etcdctl");
+        if let Some(certificates) = &self.certificates {
+            let files = [("--cacert", "ca.crt"), ("--cert", "root.crt"), ("--key", "root.key")];
+            for (flag, file) in files {
+                command.arg(flag).arg(certificates.join(file));
+            }
+        }
+        let output = command
             .env("ETCDCTL_API", "3")
             .args(["--command-timeout=3s", "--endpoints", &self.urls().join(",")])
             .args(arguments)
@@ -132,6 +160,10 @@ impl Etcd {
         let child = self.servers[server].child.as_ref().expect("it runs");
         let process = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(process, signal).expect("our child");
+    }
+
+    pub fn runs(&self, server: usize) -> bool {
+        self.servers[server].child.is_some()
     }
 
     pub fn pause(&self, server: usize) {
@@ -173,7 +205,7 @@ impl Etcd {
     }
 
     /// Stops its one server and starts it from the copy, with the same identity.
-    pub fn restore(&mut self, copy: &std::path::Path) {
+    pub fn restore(&mut self, copy: &Path) {
         self.kill(0);
         let directory = self.home.path().join(format!("restored-{}", free_port()));
         let Server { name, peer, .. } = &self.servers[0];
