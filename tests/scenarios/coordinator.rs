@@ -179,7 +179,7 @@ fn endpoints_that_are_gone_are_passed_over_and_another_etcd_is_not_believed() {
     assert_eq!(foreign.ctl(&["get", "--prefix", "/orbitkv/"]), "", "nothing is written there");
     first.assert_serves();
     savers[0].check_ready(&saved);
-    assert!(status(&first).contains("another cluster"), "{}", status(&first));
+    assert!(status(&first).contains("another etcd cluster"), "{}", status(&first));
     relay.point(Some(etcd.address(0)));
     let page = knows_all(&first, 2);
     assert_eq!(page.epoch, Some(2));
@@ -318,14 +318,13 @@ fn an_etcd_with_certificates_and_users_admits_whoever_has_both() {
     };
     let revision = etcd.revision();
     let unlucky = [
-        (with("no-user", "ca", Some("client"), None), ""),
+        (with("no-user", "ca", Some("client"), None), "permission denied"),
         (with("wrong-word", "ca", Some("client"), Some("node:wrong\n")), "authentication failed"),
-        (with("no-certificate", "ca", None, Some("node:word\n")), ""),
-        (with("other-authority", "other-ca", Some("client"), Some("node:word\n")), ""),
+        (with("no-certificate", "ca", None, Some("node:word\n")), "BadCertificate"),
+        (with("other-authority", "other-ca", Some("client"), Some("node:word\n")), "UnknownIssuer"),
     ];
     for (node, words) in &unlucky {
         let page = node.await_metadata("it says what is wrong", |page| !page.membership.detail.is_empty());
-        eprintln!("{}: {:?}", page.identity.node_id, page.membership.detail);
         assert!(page.membership.detail.contains(words), "{page:#?}");
         assert!(page.membership.members.is_empty() && page.epoch.is_none(), "{page:#?}");
         node.assert_serves();

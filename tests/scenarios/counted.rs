@@ -185,7 +185,7 @@ fn what_one_of_a_whole_cluster_saves_all_others_show() {
     let managers = if is_soak() { 64 } else { 4 };
     let directory = Directory::new();
     let count = managers.to_string();
-    let words = ["cluster", "--managers", &count, "--dram", "16mib", "--ssd", "0", "--json"];
+    let words = ["cluster", "--managers", &count, "--dram", "64mib", "--ssd", "0", "--json"];
     let begun = Instant::now();
     let mut running = Running::of(directory.command(&words));
     running.line(is_complete);

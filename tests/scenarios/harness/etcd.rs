@@ -1,17 +1,32 @@
 //! Real etcd on loopback: one server or three, in a directory of their own, gone when dropped.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A port that nobody has at this moment.
+/// A port that nobody has, with a free one behind it; no other call of this process gives either.
+///
+/// It is below those that the kernel gives to whoever names none: one that a process gives up is still free when its
+/// successor wants it.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+    const SEARCHED: u32 = 10_000;
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(97).wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
+        let port = (10_000 + 2 * (number % (SEARCHED / 2))) as u16;
+        let is_free = |port| {
+            TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok()
+        };
+        if is_free(port) && is_free(port + 1) {
+            return port;
+        }
+    }
 }
 
 struct Server {
