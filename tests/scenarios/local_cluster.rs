@@ -108,6 +108,14 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its processes end with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 pub fn is_complete(line: &Value) -> bool {
     line["complete"] == true
 }
