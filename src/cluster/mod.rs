@@ -242,6 +242,16 @@ impl Cluster {
         self.etcd.as_ref().map(EtcdProcess::url)
     }
 
+    /// Asks one node to end, as an operator does, and waits until it has; its status, unless the system keeps that.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn terminate(&mut self, at: usize) -> Option<ExitStatus> {
+        let process = &mut self.nodes[at].process;
+        end_all(std::iter::once(&mut *process));
+        process.ended()
+    }
+
     /// Looks at every node, all at once, so that one that is silent delays the others' rows only once.
     pub fn look(&mut self) -> Vec<NodeSight> {
         let ended: Vec<_> = self.nodes.iter_mut().map(NodeProcess::ended).collect();

@@ -4,9 +4,9 @@ use orbitkv_shards::segment_log::OffReason;
 use orbitkv_wire::inventory::Kind;
 
 use super::report::{
-    ArenaReport, EngineReport, FetchingReport, JournalReport, LendingReport, PeerFrames, PeersReport,
-    PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault, SsdReport, SsdState,
-    TurnReport,
+    ArenaReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport, PeerFrames,
+    PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault, SsdReport,
+    SsdState, TurnReport,
 };
 use crate::core::report::CoreReport;
 use crate::peers;
@@ -164,6 +164,12 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,
+        handshakes: HandshakesReport {
+            completed: endpoint.handshakes,
+            failed: endpoint.handshakes_failed,
+            wrong_keys: endpoint.wrong_keys,
+            wrong_signatures: endpoint.wrong_signatures,
+        },
         handshake_turns: report.handshake_turns,
     }
 }

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::metadata::{Membership, MetadataPage, Phase};
-use super::report::{PeersReport, ShardReport, SsdState};
+use super::report::{HandshakesReport, PeersReport, ShardReport, SsdState};
 
 /// Content type of [`render`]'s text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -208,6 +208,18 @@ const METRICS: &[Metric] = &[
     }),
     counter("orbitkv_peer_datagrams", "Datagrams", |r| {
         of_peers(r, |p| by("kind", [("received", p.datagrams_received), ("dropped", p.datagrams_dropped)]))
+    }),
+    counter("orbitkv_peer_handshakes", "Handshakes with peers, by how they ended", |r| {
+        of_peers(r, |p| {
+            let HandshakesReport { completed, failed, wrong_keys, wrong_signatures } = p.handshakes;
+            let kinds = [
+                ("completed", completed),
+                ("failed", failed),
+                ("wrong_key", wrong_keys),
+                ("wrong_signature", wrong_signatures),
+            ];
+            by("kind", kinds)
+        })
     }),
     level("orbitkv_lent", "Blocks pinned for peers, and their bytes", |r| {
         of_peers(r, |p| {

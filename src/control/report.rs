@@ -330,8 +330,24 @@ pub struct PeersReport {
     pub datagrams_received: u64,
     /// Datagrams dropped because nobody known sent them, counter.
     pub datagrams_dropped: u64,
+    /// Handshakes with peers, by how they ended.
+    pub handshakes: HandshakesReport,
     /// Turns in which a handshake was worked on, counter.
     pub handshake_turns: u64,
+}
+
+/// Handshakes of a core, begun by either end, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HandshakesReport {
+    /// Completed: each end holds the key that its member record publishes.
+    pub completed: u64,
+    /// Ended otherwise, for whatever reason.
+    pub failed: u64,
+    /// Of those, with a peer that showed another key than the member record of its address.
+    pub wrong_keys: u64,
+    /// Of those, with a peer that showed the right key and does not hold it.
+    pub wrong_signatures: u64,
 }
 
 /// Grants of a shard. Each answer is another signal (chapter 3.2).

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
@@ -15,13 +16,13 @@ use crate::faults::run;
 use crate::harness::{WAIT, eventually};
 
 /// Where a command and its processes work, and what must not be left of them.
-struct Place {
+pub struct Place {
     temporary: TempDir,
     data: TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         let data = TempDir::with_prefix_in("cluster-", env!("CARGO_TARGET_TMPDIR"));
         Place {
             temporary: TempDir::with_prefix("okv-").expect("a directory"),
@@ -29,11 +30,16 @@ impl Place {
         }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orbitkv"));
         command.args(words).arg("--data-dir").arg(self.data.path());
         command.env("TMPDIR", self.temporary.path());
         command
+    }
+
+    /// A file among its temporary ones.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.temporary.path().join(name)
     }
 
     /// Processes whose command line names our directory: nodes by their sockets, etcd by its data.
@@ -51,7 +57,7 @@ impl Place {
     }
 
     #[track_caller]
-    fn is_clean(&self) {
+    pub fn is_clean(&self) {
         let processes = self.processes();
         assert!(processes.is_empty(), "processes are left: {processes:?}");
         for directory in [&self.temporary, &self.data] {
@@ -62,13 +68,13 @@ impl Place {
 }
 
 /// A command that runs, and the lines of JSON it has said.
-struct Running {
-    child: Child,
+pub struct Running {
+    pub child: Child,
     lines: Receiver<Value>,
 }
 
 impl Running {
-    fn of(mut command: Command) -> Running {
+    pub fn of(mut command: Command) -> Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -82,7 +88,7 @@ impl Running {
     }
 
     /// The first line from now on that satisfies `condition`.
-    fn line(&self, condition: impl Fn(&Value) -> bool) -> Value {
+    pub fn line(&self, condition: impl Fn(&Value) -> bool) -> Value {
         loop {
             let line = self.lines.recv_timeout(WAIT * 2).expect("another line");
             if condition(&line) {
@@ -91,7 +97,7 @@ impl Running {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("our child");
     }
 
@@ -102,7 +108,15 @@ impl Running {
     }
 }
 
-fn is_complete(line: &Value) -> bool {
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its processes end with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn is_complete(line: &Value) -> bool {
     line["complete"] == true
 }
 

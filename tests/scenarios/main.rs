@@ -2,9 +2,13 @@
 //! outside through the engine socket and the HTTP API.
 
 mod cluster;
+mod coordinator;
+mod counted;
 mod engine;
 mod faults;
 mod harness;
+mod identity;
 mod local_cluster;
 mod network;
 mod peers;
+mod replays;

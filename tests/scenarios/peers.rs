@@ -13,16 +13,20 @@ use crate::harness::etcd::free_port;
 use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key, payload};
 use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually, soak_or};
 
-fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
+pub fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
+    order_by(name, port, &etcd.urls().join(","))
+}
+
+/// As [`order`], with etcd at these URLs.
+pub fn order_by(name: &str, port: u16, urls: &str) -> NodeOrder {
     let address = format!("127.0.0.1:{port}");
-    let arguments = ["--cluster", "test", "--peer-addr", &address, "--index-budget", "16mib", "--etcd"];
+    let arguments = ["--cluster", "test", "--peer-addr", &address, "--index-budget", "16mib", "--etcd", urls];
     let order = NodeOrder::default().named(name).in_data_directory();
-    let order = arguments.iter().fold(order, |order, argument| order.argument(argument));
-    order.argument(etcd.urls().join(","))
+    arguments.iter().fold(order, |order, argument| order.argument(argument))
 }
 
 /// Two nodes of which each has all that the other has.
-fn pair(etcd: &Etcd, order: impl Fn(NodeOrder) -> NodeOrder) -> (Node, Node) {
+pub fn pair(etcd: &Etcd, order: impl Fn(NodeOrder) -> NodeOrder) -> (Node, Node) {
     let named = |name| order(self::order(name, free_port(), etcd)).start();
     let (first, second) = (named("a"), named("b"));
     knows_all(&first, 2);

@@ -9,6 +9,8 @@
 //! Ours does more: an engine asks for the blocks in batches over its socket, the reader looks up who has them and asks
 //! for them, the source pins and sums each, and the reader sums it again before the engine hears of it. Every pass has
 //! new blocks, so that no sum is there before. The stock side has one stream, and its defaults.
+//!
+//! At last the source is asked to end while it is read from: how long that takes is the second gate.
 
 mod ends;
 mod nodes;
@@ -36,12 +38,15 @@ use crate::report::{Gate, Report};
 use crate::statistics::{Figures, gigabytes_per_second};
 use crate::{Failure, fail, machine, progress};
 use ends::Ends;
-use nodes::Nodes;
+use nodes::{Ending, Nodes};
 use plan::Plan;
 use rival::Rival;
 
 /// What the design asks of the path (chapter 6.2).
 const TARGET: f64 = 1.0;
+
+/// Seconds from SIGTERM to the end of a process with active streams (chapter 6.2).
+const RESTART_SECONDS: f64 = 0.42;
 
 /// What to measure.
 #[derive(Args)]
@@ -169,13 +174,15 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
         }
     }
     let (lending, fetching) = nodes.counters()?;
+    let ending = nodes.end_source(plan.pairs as u64 + 1)?;
+    progress(&format!("the source ended {:.0} ms after SIGTERM", ending.time.as_secs_f64() * 1e3));
     Ok(Report {
         name: "peer",
         profile: args.profile,
         seed: args.seed,
         machine,
         figures: figures(&ours, &theirs),
-        gates: vec![gate(&plan, args.seed, &ours, &theirs)],
+        gates: vec![gate(&plan, args.seed, &ours, &theirs), restart(&plan, args.seed, &ending)],
         settings: json!({
             "cores": cores,
             "sizes": plan,
@@ -204,6 +211,19 @@ fn gate(plan: &Plan, seed: u64, ours: &Passes, theirs: &Passes) -> Gate {
         false => {
             gate.invalid(format!("only {} of {} bytes came from the peer's DRAM", ours.bytes, theirs.bytes))
         }
+    }
+}
+
+fn restart(plan: &Plan, seed: u64, ending: &Ending) -> Gate {
+    let Ending { time, asked, come } = *ending;
+    let gate = Gate::new("restart", plan.profile, seed)
+        .at_most(RESTART_SECONDS)
+        .against("best known, s", Some(RESTART_SECONDS))
+        .value(time.as_secs_f64())
+        .details(json!({ "blocks_asked": asked, "blocks_come_before": come }));
+    match come < asked {
+        true => gate,
+        false => gate.invalid("every block had come before the source was asked to end"),
     }
 }
 
@@ -253,6 +273,17 @@ mod tests {
         assert!(of(&[1.0, 2.2, 3.0], 0).is_met(), "1.0 is the median");
         assert!(!of(&[0.9, 1.9, 9.0], 0).is_met());
         assert!(!of(&[2.0, 4.0, 8.0], 1).is_met(), "a block came from elsewhere");
+    }
+
+    #[test]
+    fn an_exit_counts_only_amid_reads() {
+        let plan = Plan::of(Profile::Full);
+        let of = |milliseconds, come| {
+            restart(&plan, 1, &Ending { time: Duration::from_millis(milliseconds), asked: 64, come })
+        };
+        assert!(of(419, 63).is_met());
+        assert!(!of(421, 63).is_met());
+        assert!(!of(1, 64).is_met());
     }
 
     #[test]

@@ -59,6 +59,16 @@ pub struct Read {
     leases: Vec<Lease>,
 }
 
+/// How the source ended while blocks were read from it.
+pub struct Ending {
+    /// From SIGTERM to the end of the process.
+    pub time: Duration,
+    /// Blocks that were asked for.
+    pub asked: usize,
+    /// Of those, blocks that had come when the signal was sent.
+    pub come: usize,
+}
+
 impl Nodes {
     /// Starts etcd and both nodes, of one shard each on its core, without SSD.
     ///
@@ -211,6 +221,39 @@ impl Nodes {
             engine.client.evict(engine.namespace, &keys, Media::ALL, WAIT)?;
         }
         Ok(())
+    }
+
+    /// Lets the source end while the reader brings blocks of a new generation from it, and the inventory stream of the
+    /// two is open.
+    ///
+    /// # Errors
+    /// If the blocks cannot be saved or asked for, or the source does not end by itself with success.
+    pub fn end_source(mut self, generation: u64) -> Result<Ending, Failure> {
+        self.save(generation)?;
+        let (plan, blocks) = (self.plan, self.hashes(generation));
+        let Engine { client, namespace } = &mut self.reading;
+        let asked = &blocks[..blocks.len().min(plan.batch_blocks * plan.requests)];
+        for blocks in asked.chunks(plan.batch_blocks) {
+            let lists = [PrefixList { namespace: *namespace, group: GROUP, blocks }];
+            client.submit_acquire(&lists, CompletionTarget::Host, None, WAIT)?;
+        }
+        let mut came = Some(next(client)?);
+        let mut come = 0;
+        while let Some(Completion { result, .. }) = came {
+            if let Outcome::Acquire(part) = result? {
+                come += part.blocks.iter().filter(|block| block.result.is_ok()).count();
+            }
+            came = client.poll();
+        }
+        let asked = asked.len();
+        let began = Instant::now();
+        let status = self.cluster.terminate(0);
+        let time = began.elapsed();
+        match status {
+            Some(status) if status.success() => Ok(Ending { time, asked, come }),
+            Some(status) => Err(format!("the source was asked to end, and ended with {status}").into()),
+            None => Err("how the source ended is not known".into()),
+        }
     }
 
     /// What the source has lent, and what the reader has fetched.

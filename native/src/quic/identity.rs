@@ -207,9 +207,9 @@ impl NodeKey {
     }
 
     /// Shows the public key of `shown` and signs with our own: what a thief of a record, who has no
-    /// key, could do.
-    #[cfg(test)]
-    pub(super) fn showing(&self, shown: &NodeKey) -> Self {
+    /// key, could do. For tests of whoever must refuse it.
+    #[must_use]
+    pub fn showing(&self, shown: &NodeKey) -> Self {
         let certified = CertifiedKey::new(shown.certified.cert.clone(), self.certified.key.clone());
         Self { certified: Arc::new(certified), root: self.root.clone(), fingerprint: shown.fingerprint }
     }

@@ -1,7 +1,7 @@
 //! A connection to etcd: one endpoint at a time, the next one after a failure, and what failures mean.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, Error};
@@ -68,9 +68,13 @@ impl Meter {
     }
 }
 
+/// The id of the etcd cluster that has answered first.
+pub(super) type FirstAnswer = Arc<OnceLock<u64>>;
+
 /// One task's way to etcd.
 pub(super) struct Link {
     access: Arc<EtcdAccess>,
+    first_answer: FirstAnswer,
     place: usize,
     client: Option<Client>,
     pub meter: Arc<Meter>,
@@ -78,9 +82,9 @@ pub(super) struct Link {
 
 impl Link {
     /// A link that begins with the endpoint of this number, counted around.
-    pub fn new(access: Arc<EtcdAccess>, place: u64, meter: Arc<Meter>) -> Link {
+    pub fn new(access: Arc<EtcdAccess>, first_answer: FirstAnswer, place: u64, meter: Arc<Meter>) -> Link {
         let place = (place % access.endpoints.len() as u64) as usize;
-        Link { access, place, client: None, meter }
+        Link { access, first_answer, place, client: None, meter }
     }
 
     /// A client of the present endpoint.
@@ -112,6 +116,23 @@ impl Link {
         let failure = Failure::Unanswered(format!("{} is silent", self.access.endpoints[self.place]));
         self.turn();
         failure
+    }
+
+    /// Looks at whose answer has come; whether it is another etcd's. Nobody believes that one, and the endpoint may be
+    /// the only one of its kind: the next one is next.
+    pub fn check(&mut self, header: Header) -> bool {
+        let is_foreign = *self.first_answer.get_or_init(|| header.coordinator) != header.coordinator;
+        if is_foreign {
+            self.turn();
+        }
+        is_foreign
+    }
+
+    /// The present endpoint has failed. If that was an error, the next one is next already.
+    pub fn leave(&mut self) {
+        if self.client.is_some() {
+            self.turn();
+        }
     }
 
     /// The next endpoint is next.

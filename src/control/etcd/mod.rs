@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch as latest};
 
 pub use link::{EtcdAccess, Meter, Traffic};
 
-use link::Link;
+use link::{FirstAnswer, Link};
 use renewals::Renewer;
 
 /// Longest wait for an answer.
@@ -129,7 +129,9 @@ pub async fn run(
     let Registrar { settings, access, space, incarnation } = registrar;
     let (access, space, meter) = (Arc::new(access), Arc::new(space), Arc::new(Meter::default()));
     let renewal_wait = settings.lease / 8;
-    let link = || Link::new(Arc::clone(&access), settings.jitter, Arc::clone(&meter));
+    let first_answer = FirstAnswer::default();
+    let link =
+        || Link::new(Arc::clone(&access), Arc::clone(&first_answer), settings.jitter, Arc::clone(&meter));
     let (arrivals, mut arrived) = mpsc::channel(NEWS_MAX);
     let (questions, asked) = latest::channel(None);
     let (renewals, renewed) = latest::channel(None);

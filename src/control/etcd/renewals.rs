@@ -30,11 +30,12 @@ impl Renewer {
     /// Asks for more time and waits for the answer for at most `wait`.
     pub async fn renew(&mut self, lease: LeaseId, wait: Duration) -> Outcome {
         let outcome = match tokio::time::timeout(wait, self.exchange(lease)).await {
-            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Ok((header, left))) if !self.link.check(header) => return Ok((header, left)),
+            Ok(Ok(foreign)) => Ok(foreign),
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(self.link.on_silence()),
         };
-        // Whatever is wrong with the stream, the next renewal takes a new one.
+        // Whatever is wrong with the stream, or with whose it is, the next renewal takes a new one.
         self.stream = None;
         outcome
     }

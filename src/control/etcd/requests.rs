@@ -25,7 +25,10 @@ pub(super) async fn ask(link: &mut Link, space: &Keyspace, request: &Request, wa
         carry(client, space, request, &link.meter).await.map_err(Refused::Later)
     };
     match tokio::time::timeout(wait, asked).await {
-        Ok(Ok(answer)) => Ok(answer),
+        Ok(Ok((header, answer))) => {
+            link.check(header);
+            Ok((header, answer))
+        }
         Ok(Err(Refused::Now(failure))) => Err(failure),
         Ok(Err(Refused::Later(error))) => Err(link.on_error(&error)),
         Err(_) => Err(link.on_silence()),

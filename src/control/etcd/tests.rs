@@ -3,6 +3,7 @@
 mod faults;
 mod node;
 mod places;
-// The scenarios of whole nodes start the same servers.
+// The scenarios of whole nodes start the same servers, and use all of it.
+#[allow(dead_code)]
 #[path = "../../../tests/scenarios/harness/etcd.rs"]
 mod server;

@@ -18,7 +18,7 @@ const SILENCE_MAX: Duration = Duration::from_millis(4_500);
 /// Watches everything after revision `after`, and tells until the watch ends. The last news is an end.
 pub(super) async fn follow(link: &mut Link, space: &Keyspace, after: u64, listener: &Listener) {
     if let Err(failure) = watch(link, space, after, listener).await {
-        link.turn();
+        link.leave();
         listener.tell(None, News::Ended(failure.to_string())).await;
     }
 }
@@ -51,6 +51,7 @@ async fn watch(link: &mut Link, space: &Keyspace, after: u64, listener: &Listene
         let response = response.ok_or_else(|| Failure::Unanswered("the watch has ended".to_owned()))?;
         heard = tokio::time::Instant::now();
         let header = header_of(response.header())?;
+        link.check(header);
         if response.compact_revision() > 0 {
             listener.tell(Some(header), News::Compacted).await;
             return Ok(());

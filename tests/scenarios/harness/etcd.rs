@@ -2,17 +2,32 @@
 //! dropped.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A port that nobody has at this moment.
+/// A port that nobody has, with a free one behind it; no other call of this process gives either.
+///
+/// It is below those that the kernel gives to whoever names none: one that a process gives up is still free when its
+/// successor wants it.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+    const SEARCHED: u32 = 10_000;
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(97).wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
+        let port = (10_000 + 2 * (number % (SEARCHED / 2))) as u16;
+        let is_free = |port| {
+            TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok()
+        };
+        if is_free(port) && is_free(port + 1) {
+            return port;
+        }
+    }
 }
 
 struct Server {
@@ -26,6 +41,8 @@ struct Server {
 pub struct Etcd {
     servers: Vec<Server>,
     flags: Vec<String>,
+    /// Where its certificates and those of `etcdctl` are, if it wants some.
+    certificates: Option<PathBuf>,
     token: String,
     host: Ipv4Addr,
     /// What programs are started with, to be where the servers are; nothing if that is here.
@@ -41,11 +58,31 @@ impl Etcd {
 
     /// That many servers, with these flags beside the usual.
     pub fn of(count: usize, flags: &[&str]) -> Etcd {
-        Etcd::placed(count, flags, Ipv4Addr::LOCALHOST, Vec::new())
+        Etcd::begin(count, flags, None, Ipv4Addr::LOCALHOST, Vec::new())
     }
 
     /// As many, on the address of a network namespace, which a program enters that is started with `entry`.
     pub fn placed(count: usize, flags: &[&str], host: Ipv4Addr, entry: Vec<String>) -> Etcd {
+        Etcd::begin(count, flags, None, host, entry)
+    }
+
+    /// One server that wants a certificate of `ca.crt` and shows `etcd.crt`, all of them in this directory; `root.crt`
+    /// is that of `etcdctl`.
+    pub fn secured(certificates: &Path) -> Etcd {
+        let file = |name: &str| certificates.join(name).display().to_string();
+        let (certificate, key, authority) = (file("etcd.crt"), file("etcd.key"), file("ca.crt"));
+        let flags = ["--cert-file", &certificate, "--key-file", &key, "--trusted-ca-file", &authority];
+        let flags = [&flags[..], &["--client-cert-auth"]].concat();
+        Etcd::begin(1, &flags, Some(certificates.to_owned()), Ipv4Addr::LOCALHOST, Vec::new())
+    }
+
+    fn begin(
+        count: usize,
+        flags: &[&str],
+        certificates: Option<PathBuf>,
+        host: Ipv4Addr,
+        entry: Vec<String>,
+    ) -> Etcd {
         let home = tempfile::tempdir().expect("a directory");
         let servers = (0..count).map(|number| Server {
             name: format!("etcd-{number}"),
@@ -57,6 +94,7 @@ impl Etcd {
         let mut etcd = Etcd {
             servers: servers.collect(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            certificates,
             token: format!("test-{}", free_port()),
             host,
             entry,
@@ -85,8 +123,7 @@ impl Etcd {
     pub fn launch(&mut self, server: usize) {
         let cluster = self.initial_cluster();
         let Server { name, client, peer, directory, .. } = &self.servers[server];
-        let host = self.host;
-        let (client, peer) = (format!("http://{host}:{client}"), format!("http://{host}:{peer}"));
+        let (client, peer) = (self.client_url(*client), format!("http://{}:{peer}", self.host));
         let child = self
             .command("etcd")
             .args(["--name", name, "--data-dir"])
@@ -112,8 +149,13 @@ impl Etcd {
         }
     }
 
+    fn client_url(&self, port: u16) -> String {
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}:{port}", self.host)
+    }
+
     pub fn url(&self, server: usize) -> String {
-        format!("http://{}:{}", self.host, self.servers[server].client)
+        self.client_url(self.servers[server].client)
     }
 
     pub fn urls(&self) -> Vec<String> {
@@ -126,8 +168,14 @@ impl Etcd {
 
     /// The answer of `etcdctl`, or none if it failed.
     pub fn ctl_result(&self, arguments: &[&str]) -> Option<String> {
-        let output = self
-            .command("etcdctl")
+        let mut command = self.command("etcdctl");
+        if let Some(certificates) = &self.certificates {
+            let files = [("--cacert", "ca.crt"), ("--cert", "root.crt"), ("--key", "root.key")];
+            for (flag, file) in files {
+                command.arg(flag).arg(certificates.join(file));
+            }
+        }
+        let output = command
             .env("ETCDCTL_API", "3")
             .args(["--command-timeout=3s", "--endpoints", &self.urls().join(",")])
             .args(arguments)
@@ -154,6 +202,10 @@ impl Etcd {
         let child = self.servers[server].child.as_ref().expect("it runs");
         let process = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(process, signal).expect("our child");
+    }
+
+    pub fn runs(&self, server: usize) -> bool {
+        self.servers[server].child.is_some()
     }
 
     pub fn pause(&self, server: usize) {
@@ -196,7 +248,7 @@ impl Etcd {
     }
 
     /// Stops its one server and starts it from the copy, with the same identity.
-    pub fn restore(&mut self, copy: &std::path::Path) {
+    pub fn restore(&mut self, copy: &Path) {
         self.kill(0);
         let directory = self.home.path().join(format!("restored-{}", free_port()));
         let Server { name, peer, .. } = &self.servers[0];

@@ -125,6 +125,12 @@ impl NodeOrder {
         self.try_start_in(node.run.clone(), node.data.clone())
     }
 
+    /// As [`Self::try_start`], in the data directory of another node, with a socket of its own.
+    pub fn try_start_in_data_of(self, node: &Node) -> Result<Node, Ended> {
+        let run = TempDir::with_prefix("okv-").expect("a directory for the socket");
+        self.try_start_in(Arc::new(run), node.data.clone())
+    }
+
     fn try_start_in(self, run: Arc<TempDir>, data: Arc<TempDir>) -> Result<Node, Ended> {
         let mut node =
             Node { order: self, run, data, running: None, log: Log::default(), http: String::new() };

@@ -141,6 +141,38 @@ fn another_etcd_cluster_is_not_believed() {
 }
 
 #[test]
+fn one_endpoint_of_another_cluster_does_not_hold_a_node_that_has_a_second_one() {
+    let (etcd, foreign) = (Etcd::start(), Etcd::start());
+    let relays = [Relay::to(etcd.address(0)), Relay::to(etcd.address(0))];
+    let node = Node::start("a", free_port(), relays.iter().map(Relay::url).collect());
+    node.member(1);
+    node.knows(&["a"]);
+    relays[0].point(Some(foreign.address(0)));
+    node.wait("another watch", |sight| sight.figures.watches_ended > 0);
+    // Every connection ends once more: the first endpoint is next, and leads astray.
+    relays[1].point(Some(etcd.address(0)));
+    node.alarmed("belongs to another cluster");
+    let other = Node::start("b", free_port(), etcd.urls());
+    other.member(1);
+    node.knows(&["a", "b"]);
+    let renewals = node.sight().expect("seen").figures.renewals;
+    node.wait("renewals", |sight| sight.figures.renewals >= renewals + 4);
+    assert_eq!((node.fences(), node.member(1).epoch), (0, 1), "{:?}", node.told());
+    assert_eq!(foreign.value("/orbitkv/v2/test/format"), "", "nothing is written there");
+}
+
+#[test]
+fn one_dead_endpoint_of_two_costs_nothing() {
+    let etcd = Etcd::start();
+    let dead = format!("http://127.0.0.1:{}", free_port());
+    let node = Node::start("a", free_port(), vec![dead, etcd.url(0)]);
+    node.member(1);
+    // Its own record comes by the watch.
+    node.knows(&["a"]);
+    assert_eq!(node.sight().expect("seen").figures.watches_ended, 1, "the second endpoint was tried next");
+}
+
+#[test]
 fn endpoints_that_are_gone_or_hung_are_passed_over() {
     let mut etcd = Etcd::of(3, &[]);
     let mut urls = vec![format!("http://127.0.0.1:{}", free_port())];
