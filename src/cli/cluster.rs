@@ -20,6 +20,9 @@ use crate::settings::{Machine, SHARDS_MAX, is_node_id};
 
 /// How often the nodes are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often, once every one of them has what the others hold: a look costs each node as much as some seconds of
+/// knowing its peers.
+const REST_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often, if the run ends as soon as they know each other.
 const SHORT_LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a table is appended where none can be refreshed in place.
@@ -155,7 +158,6 @@ fn watch(
     bill_bytes: u64,
 ) -> (Exit, String) {
     let began = Instant::now();
-    let interval = if args.until_complete { SHORT_LOOK_INTERVAL } else { LOOK_INTERVAL };
     let mut shown: Option<Instant> = None;
     let mut exit = Exit::Done;
     loop {
@@ -185,6 +187,11 @@ fn watch(
         if let Some(end) = end {
             return end;
         }
+        let interval = match complete {
+            _ if args.until_complete => SHORT_LOOK_INTERVAL,
+            true => REST_LOOK_INTERVAL,
+            false => LOOK_INTERVAL,
+        };
         let left = args.span.map_or(interval, |span| span.0.saturating_sub(began.elapsed()));
         if let Some(signal) = signals.wait(interval.min(left)) {
             return (exit, signal.to_owned());
