@@ -264,10 +264,11 @@ fn a_page_speaks_of_the_members_that_its_coverage_is_about() {
     // Before and after each time that the shards are asked.
     api.answers(|answers| answers.revisions = vec![1, 2, 2, 3, 3]);
     let (status, page) = api.get("/cache/metadata");
+    let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
     assert_eq!((status, page["membership"]["revision"].as_u64()), (200, Some(3)), "{page}");
     api.answers(|answers| answers.revisions = vec![1, 2, 2, 3, 3, 4]);
     let (status, page) = api.get("/cache/metadata");
-    assert_eq!((status, page["error"].as_str()), (503, Some("members-changing")), "{page}");
+    assert!(status == 503 && page.contains("members-changing"), "{status} {page}");
 }
 
 #[test]
