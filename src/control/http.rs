@@ -30,7 +30,7 @@ use super::barriers;
 use super::connections::BoundedListener;
 use super::etcd::Sight;
 use super::guard::Guard;
-use super::metadata::{MetadataPage, NodeIdentity, Phase};
+use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
@@ -143,6 +143,11 @@ const NEW_INCARNATION: Failure = failure(
     "new-incarnation",
     "the node is starting a new registration life; ask again",
 );
+const MEMBERS_CHANGING: Failure = failure(
+    StatusCode::SERVICE_UNAVAILABLE,
+    "members-changing",
+    "who is a member has changed while the shards answered; ask again",
+);
 const BAD_WINDOW: Failure =
     failure(StatusCode::BAD_REQUEST, "bad-query", "after is text and limit is a number from 1 to 1000");
 
@@ -173,14 +178,24 @@ async fn soon<T>(answer: impl Future<Output = Result<T, PortError>>) -> Result<T
 
 impl<P: NodePort> Api<P> {
     async fn page(&self) -> Result<MetadataPage, Failure> {
+        let revision = |sight: &Option<Sight>| sight.as_ref().map(|sight| sight.roster.map().revision);
+        let mut failure = NEW_INCARNATION;
         for _ in 0..MERGE_TRIES {
+            // The cores are told of members before they are seen here. So coverage is at least of these members,
+            // and of no others if they are the same afterwards.
+            let before = revision(&self.port.membership());
             let reports = soon(self.port.shard_reports()).await?;
             let (identity, phase, sight) = (self.port.identity(), self.port.phase(), self.port.membership());
-            if let Ok(page) = MetadataPage::of(identity, phase, sight.as_ref(), reports) {
-                return Ok(page);
+            if revision(&sight) != before {
+                failure = MEMBERS_CHANGING;
+                continue;
+            }
+            match MetadataPage::of(identity, phase, sight.as_ref(), reports) {
+                Ok(page) => return Ok(page),
+                Err(MixedIncarnations) => failure = NEW_INCARNATION,
             }
         }
-        Err(NEW_INCARNATION)
+        Err(failure)
     }
 
     pub(super) async fn fence(&self) -> Result<Vec<ShardFence>, Failure> {

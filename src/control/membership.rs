@@ -1,9 +1,10 @@
 //! A node's membership: what is bound and read before it registers, what it is told while it lives, and
 //! what an operator sees of it.
 
-use std::net::UdpSocket;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use orbitkv_native::entropy;
@@ -30,6 +31,11 @@ const LEASE: Duration = Duration::from_secs(10);
 const RETRY: PauseBounds = PauseBounds { min: Duration::from_millis(100), max: Duration::from_secs(3) };
 /// Between tries of a node that was refused: somebody has to do something first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+/// How long a port may be taken at start. The kernel ends the rings of a killed process after the process itself,
+/// and as long as one of them polls a socket its port is not free: whoever starts again at once finds it taken.
+const PORT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Between two tries to bind it.
+const PORT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a node cannot apply for membership.
 #[derive(Debug, Error)]
@@ -85,6 +91,18 @@ pub struct Application {
     epoch_least: u64,
 }
 
+/// Binds a port. One that is taken is tried again until `patience` ends.
+fn bind_by(address: SocketAddr, patience: Instant) -> io::Result<UdpSocket> {
+    loop {
+        match UdpSocket::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < patience => {
+                std::thread::sleep(PORT_PAUSE);
+            }
+            bound => return bound,
+        }
+    }
+}
+
 impl Application {
     /// Binds the ports of the shards, reads what the settings name, and takes the node's key and last epoch
     /// from its data directory, where a first key is made; none if the node is standalone.
@@ -100,9 +118,10 @@ impl Application {
     ) -> Result<Option<Application>, ApplyError> {
         let Some(cluster) = settings.cluster.clone() else { return Ok(None) };
         let address = cluster.peer_address;
+        let patience = Instant::now() + PORT_WAIT_MAX;
         let bind = |shard: u16| {
             let port = address.port() + shard;
-            UdpSocket::bind((address.ip(), port)).map_err(|source| {
+            bind_by(SocketAddr::new(address.ip(), port), patience).map_err(|source| {
                 let address = address.to_string();
                 ApplyError::Port { address, port, source }
             })

@@ -11,7 +11,10 @@ use orbitkv_wire::identity::{Incarnation, Sequence};
 use orbitkv_wire::scope::ScopeDigest;
 use serde_json::Value;
 
+use orbitkv_shards::membership::{Figures, Roster, Standing};
+
 use super::connections::{BoundedListener, CONNECTIONS_MAX, SILENCE_MAX};
+use super::etcd::{Sight, Traffic};
 use super::http::{BODY_BYTES_MAX, HttpSettings, NodePort, PortError, ShardFence, serve};
 use super::metadata::{NodeIdentity, Phase};
 use super::owners::OwnersPage;
@@ -27,6 +30,8 @@ struct Answers {
     reports: Result<Vec<ShardReport>, PortError>,
     fences: Vec<Result<Vec<ShardFence>, PortError>>,
     silent: bool,
+    /// Revisions of the members that are seen one after the other, the last one for good; standalone without.
+    revisions: Vec<u64>,
 }
 
 #[derive(Clone)]
@@ -81,8 +86,20 @@ impl NodePort for FakeNode {
         self.answers.lock().expect("not poisoned").phase
     }
 
-    fn membership(&self) -> Option<super::etcd::Sight> {
-        None
+    fn membership(&self) -> Option<Sight> {
+        let mut answers = self.answers.lock().expect("not poisoned");
+        let revision = match answers.revisions.len() {
+            0 => return None,
+            1 => answers.revisions[0],
+            _ => answers.revisions.remove(0),
+        };
+        Some(Sight {
+            standing: Standing::Member,
+            local: None,
+            roster: Roster::new(revision, std::iter::empty()),
+            figures: Figures::default(),
+            traffic: Traffic::default(),
+        })
     }
 }
 
@@ -131,6 +148,7 @@ impl Running {
             reports: Ok(vec![report(1, "life", 9), report(0, "life", 7)]),
             fences: vec![Ok(vec![fence(1, 7), fence(1, 9)])],
             silent: false,
+            revisions: Vec::new(),
         };
         let node = FakeNode { identity: Arc::new(identity), answers: Arc::new(Mutex::new(answers)) };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -238,6 +256,19 @@ fn the_metadata_page_is_merged_in_order_of_shard() {
     assert!(status == 503 && body.contains("new-incarnation"), "{status} {body}");
     api.answers(|answers| answers.reports = Err(PortError::Busy));
     assert_eq!(api.get("/cache/metadata").0, 503);
+}
+
+#[test]
+fn a_page_speaks_of_the_members_that_its_coverage_is_about() {
+    let api = Running::start(Start::default());
+    // Before and after each time that the shards are asked.
+    api.answers(|answers| answers.revisions = vec![1, 2, 2, 3, 3]);
+    let (status, page) = api.get("/cache/metadata");
+    let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+    assert_eq!((status, page["membership"]["revision"].as_u64()), (200, Some(3)), "{page}");
+    api.answers(|answers| answers.revisions = vec![1, 2, 2, 3, 3, 4]);
+    let (status, page) = api.get("/cache/metadata");
+    assert!(status == 503 && page.contains("members-changing"), "{status} {page}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Whole nodes in a cluster: real etcd on loopback, and nodes that register in it.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use orbitkv::control::metadata::MetadataPage;
@@ -116,6 +117,20 @@ fn a_name_that_lives_elsewhere_and_ports_that_are_taken_are_refused_by_name() {
     assert_eq!(ended.status.code(), Some(3), "{ended:#?}");
     assert!(ended.stderr.contains(&format!("--peer-addr 127.0.0.1:{port}")), "{ended:#?}");
     assert_eq!(knows(&first, &["a"]).membership.fences, 0);
+}
+
+#[test]
+fn ports_that_a_dead_process_is_about_to_lose_are_waited_for() {
+    let etcd = Etcd::start();
+    let held = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = held.local_addr().expect("bound").port();
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(700));
+        drop(held);
+    });
+    let node = order("a", port, &etcd).start();
+    holder.join().expect("no panic");
+    knows(&node, &["a"]);
 }
 
 #[test]
