@@ -15,6 +15,7 @@ pub mod device_thread;
 pub mod engine_socket;
 pub mod entropy;
 pub mod memory;
+pub mod peer_arena;
 pub mod prefetch;
 mod procfs;
 pub mod quic;

@@ -7,3 +7,4 @@ mod faults;
 mod harness;
 mod local_cluster;
 mod peers;
+mod sharing;

@@ -13,7 +13,7 @@ use crate::harness::etcd::free_port;
 use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key};
 use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually};
 
-fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
+pub fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
     let address = format!("127.0.0.1:{port}");
     let arguments = ["--cluster", "test", "--peer-addr", &address, "--index-budget", "16mib", "--etcd"];
     let order = NodeOrder::default().named(name).in_data_directory();
@@ -22,7 +22,7 @@ fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
 }
 
 /// Two nodes of which each has all that the other has.
-fn pair(etcd: &Etcd, order: impl Fn(NodeOrder) -> NodeOrder) -> (Node, Node) {
+pub fn pair(etcd: &Etcd, order: impl Fn(NodeOrder) -> NodeOrder) -> (Node, Node) {
     let named = |name| order(self::order(name, free_port(), etcd)).start();
     let (first, second) = (named("a"), named("b"));
     knows_all(&first, 2);
@@ -30,7 +30,7 @@ fn pair(etcd: &Etcd, order: impl Fn(NodeOrder) -> NodeOrder) -> (Node, Node) {
     (first, second)
 }
 
-fn knows_all(node: &Node, members: usize) -> MetadataPage {
+pub fn knows_all(node: &Node, members: usize) -> MetadataPage {
     let complete = |page: &MetadataPage| {
         page.membership.members.len() == members && page.coverage == "CompleteAtWatermarks"
     };
@@ -38,16 +38,16 @@ fn knows_all(node: &Node, members: usize) -> MetadataPage {
 }
 
 /// An engine at each.
-fn savers(nodes: [&Node; 2]) -> [Saver; 2] {
+pub fn savers(nodes: [&Node; 2]) -> [Saver; 2] {
     nodes.map(|node| Saver::connect(&node.socket(), "engine"))
 }
 
-fn keys(count: usize) -> Vec<u64> {
+pub fn keys(count: usize) -> Vec<u64> {
     (0..count).map(|_| fresh_key()).collect()
 }
 
 /// Makes `to` have all that `from` has told by now.
-fn await_installed(from: &Node, to: &Node) {
+pub fn await_installed(from: &Node, to: &Node) {
     let fence = orbitkv(&["sync", "--http", from.http(), "--json"]);
     assert_eq!(fence.code, Some(0), "{fence:#?}");
     let file = to.run_dir().join("fence.json");
@@ -57,19 +57,28 @@ fn await_installed(from: &Node, to: &Node) {
     assert_eq!(said.code, Some(0), "{said:#?}");
 }
 
-fn query(saver: &mut Saver, keys: &[u64]) -> QueryView {
+pub fn query(saver: &mut Saver, keys: &[u64]) -> QueryView {
     let blocks: Vec<_> = keys.iter().map(|&key| block(key)).collect();
     let lists = [PrefixList { namespace: saver.namespace, group: GROUP, blocks: &blocks }];
     saver.client.query(&lists, false, WAIT).expect("Query is answered")
 }
 
-fn evict(saver: &mut Saver, keys: &[u64], media: Media) {
+pub fn evict(saver: &mut Saver, keys: &[u64], media: Media) {
     let keys: Vec<_> = keys.iter().map(|&key| (block(key), GROUP)).collect();
     saver.client.evict(saver.namespace, &keys, media, WAIT).expect("Evict is answered");
 }
 
-fn peers(node: &Node) -> PeersReport {
+pub fn peers(node: &Node) -> PeersReport {
     node.metadata().shards[0].peers.clone().expect("a node of a cluster")
+}
+
+pub fn await_nothing_lent(node: &Node) {
+    node.await_metadata("nothing is lent any more", |page| {
+        page.shards[0]
+            .peers
+            .as_ref()
+            .is_some_and(|peers| (peers.lending.pins, peers.lending.operations) == (0, 0))
+    });
 }
 
 #[test]
@@ -130,9 +139,7 @@ fn blocks_of_a_peer_come_byte_for_byte_from_its_dram_and_its_ssd() {
     let fetching = peers(&second).fetching;
     assert_eq!((fetching.fetched, fetching.bytes), (400, 400 * BLOCK_BYTES), "{fetching:?}");
     assert_eq!((fetching.wrong_checksums, fetching.violations), (0, 0));
-    first.await_metadata("nothing is lent any more", |page| {
-        page.shards[0].peers.as_ref().is_some_and(|peers| peers.lending.pins == 0)
-    });
+    await_nothing_lent(&first);
 }
 
 #[test]
@@ -201,10 +208,7 @@ fn a_requester_that_dies_in_the_midst_leaves_no_pins() {
     std::thread::sleep(Duration::from_millis(20));
     second.kill();
     reader.join().expect("an answer or a lost connection");
-    first.await_metadata("no pin is left", |page| {
-        let lending = page.shards[0].peers.as_ref().map(|peers| peers.lending).unwrap_or_default();
-        lending.pins == 0 && lending.operations == 0
-    });
+    await_nothing_lent(&first);
     assert_eq!(peers(&first).lending.quarantined_bytes, 0);
     first.assert_serves();
 }
