@@ -273,7 +273,8 @@ impl Core {
                 self.resume_accepting(now);
             }
             Ready::Device => {}
-            Ready::Datagrams | Ready::PeerSockets => self.wake_peers(),
+            Ready::Datagrams => self.wake_peers(),
+            Ready::PeerSockets => self.wake_peer_sockets(),
             Ready::Listener => return self.accept_some(now),
             Ready::Processes => {
                 for id in self.sockets.take_deaths() {

@@ -152,6 +152,12 @@ impl Peers {
         self.payload.sockets_fd()
     }
 
+    /// Notes that something has happened on peer sockets.
+    pub fn wake_sockets(&mut self) {
+        self.payload.note_sockets();
+        self.due = true;
+    }
+
     /// Notes that a turn has something to do.
     pub fn wake(&mut self) {
         self.due = true;

@@ -118,6 +118,8 @@ pub(super) struct Payload {
     greeted: HashMap<quic::ConnectionId, PendingDial>,
     /// With nodes of this host, if memory is shared at all.
     sockets: Option<PeerSockets<quic::ConnectionId>>,
+    /// Whether something has happened on them.
+    sockets_readable: bool,
     /// What is read in other nodes' arenas, one after the other.
     readings: VecDeque<Reading>,
     /// Dials for which the endpoint has no room yet.
@@ -179,6 +181,7 @@ impl Payload {
             dials: HashMap::new(),
             greeted: HashMap::new(),
             sockets,
+            sockets_readable: true,
             readings: VecDeque::new(),
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
@@ -197,6 +200,11 @@ impl Payload {
     /// Readable when something has happened on peer sockets.
     pub fn sockets_fd(&self) -> Option<BorrowedFd<'_>> {
         self.sockets.as_ref().map(PeerSockets::fd)
+    }
+
+    /// Notes that something has.
+    pub fn note_sockets(&mut self) {
+        self.sockets_readable = true;
     }
 
     /// When a turn is due if nothing happens before.

@@ -51,7 +51,8 @@ impl Payload {
     /// Takes in what was said on peer sockets: true whatever this node's life is, and taken in in any case.
     pub fn attend(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) {
         let Some(sockets) = &mut self.sockets else { return };
-        for heard in sockets.attend(around.now) {
+        let is_readable = std::mem::take(&mut self.sockets_readable);
+        for heard in sockets.attend(is_readable, around.now) {
             match heard {
                 Heard::Released(reader, operation) => {
                     let grants = self.grants.as_mut().expect("readers come with grants");

@@ -174,9 +174,22 @@ impl<C: Copy + Eq + Hash> PeerSockets<C> {
         self.refused
     }
 
-    /// Takes in what has happened.
-    pub fn attend(&mut self, now: Moment) -> Vec<Heard<C>> {
+    /// Takes in what has happened, if the descriptor is readable, and ends what has waited too long.
+    pub fn attend(&mut self, is_readable: bool, now: Moment) -> Vec<Heard<C>> {
         let mut heard = Vec::new();
+        if is_readable {
+            self.hear(now, &mut heard);
+        }
+        for number in self.readers.keys().copied().collect::<Vec<_>>() {
+            self.expire_reader(number, now, &mut heard);
+        }
+        for number in self.sources.keys().copied().collect::<Vec<_>>() {
+            self.expire_source(number, now, &mut heard);
+        }
+        heard
+    }
+
+    fn hear(&mut self, now: Moment, heard: &mut Vec<Heard<C>>) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS_PER_TURN);
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         // An error is an interruption: what has happened is there the next time.
@@ -185,22 +198,10 @@ impl<C: Copy + Eq + Hash> PeerSockets<C> {
             let (number, is_process) = (event.data.u64() >> 1, event.data.u64() & 1 == 1);
             match event.data.u64() {
                 LISTENER => self.accept_some(now),
-                _ if is_process => self.on_process_dead(number, &mut heard),
-                _ if self.readers.contains_key(&number) => self.hear_reader(number, &mut heard),
-                _ => self.hear_source(number, now, &mut heard),
+                _ if is_process => self.on_process_dead(number, heard),
+                _ if self.readers.contains_key(&number) => self.hear_reader(number, heard),
+                _ => self.hear_source(number, now, heard),
             }
-        }
-        self.expire(now, &mut heard);
-        heard
-    }
-
-    /// Sends what waited, and ends what has waited too long.
-    fn expire(&mut self, now: Moment, heard: &mut Vec<Heard<C>>) {
-        for number in self.readers.keys().copied().collect::<Vec<_>>() {
-            self.expire_reader(number, now, heard);
-        }
-        for number in self.sources.keys().copied().collect::<Vec<_>>() {
-            self.expire_source(number, now, heard);
         }
     }
 
