@@ -50,8 +50,8 @@ impl Copies {
     /// # Errors
     /// If the core cannot be had.
     pub fn read(&mut self) -> Result<(Duration, Ends<Duration>), Failure> {
-        let pass = || -> Result<Duration, Failure> {
-            affinity::pin_current_thread(self.core)?;
+        let pass = || -> Result<Duration, String> {
+            affinity::pin_current_thread(self.core).map_err(|error| error.to_string())?;
             let began = Instant::now();
             for index in 0..self.plan.blocks as u64 {
                 let at = index * self.plan.block_bytes;
@@ -59,7 +59,8 @@ impl Copies {
                 while sum.remaining_bytes() > 0 {
                     let bytes = STEP_BYTES.min(sum.remaining_bytes());
                     let offset = at + self.plan.block_bytes - sum.remaining_bytes();
-                    self.from.copy_to(offset, bytes, &self.to, offset)?;
+                    let copied = self.from.copy_to(offset, bytes, &self.to, offset);
+                    copied.map_err(|error| error.to_string())?;
                     std::hint::black_box(sum.step(&self.to, bytes));
                 }
             }
