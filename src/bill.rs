@@ -3,7 +3,8 @@
 //! It is printed at start and refused if it does not fit, so that a node never finds out by being
 //! killed. The figures of the rooms come from the rooms' own functions through [`Rooms`]; each room is
 //! billed for the most entries it takes, and refuses more, so the node's RSS must stay within the total
-//! whatever engines do: many small blocks, many leases, many connections.
+//! whatever engines do: many small blocks, many leases, many connections. Beside it RSS has the pages of other
+//! nodes' arenas that this one has read: they are those nodes' memory, and on their bills.
 
 use std::fmt;
 

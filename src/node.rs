@@ -42,7 +42,7 @@ use crate::core::sockets::DESCRIPTORS_PER_CONNECTION;
 use crate::core::{Core, CoreParts, DESCRIPTORS_PER_CORE, WAITING_MAX};
 use crate::engine::{CONNECTIONS_MAX, Connection, EngineHub, Greeting};
 use crate::exit::Exit;
-use crate::peers::{Peers, PeersSettings};
+use crate::peers::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, Peers, PeersSettings};
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
 /// Ended residences one shard remembers.
@@ -144,6 +144,31 @@ pub struct ClusterSeat {
     pub peers: PeersSettings,
     /// A bound port for each.
     pub ports: Vec<UdpSocket>,
+    /// A bound peer socket for each, or none at all.
+    pub peer_sockets: Vec<EngineSocket>,
+    /// The boot of this host.
+    pub boot_id: [u8; 16],
+}
+
+/// What a core of it brings.
+struct PeerSeat {
+    settings: PeersSettings,
+    port: UdpSocket,
+    /// Its peer socket, and the boot of this host, if memory is shared.
+    socket: Option<(EngineSocket, [u8; 16])>,
+}
+
+impl ClusterSeat {
+    /// Each core's part.
+    fn divide(self) -> Vec<PeerSeat> {
+        let ClusterSeat { peers, ports, peer_sockets, boot_id } = self;
+        let mut sockets = peer_sockets.into_iter();
+        let seat = |port| {
+            let socket = sockets.next().map(|socket| (socket, boot_id));
+            PeerSeat { settings: peers.clone(), port, socket }
+        };
+        ports.into_iter().map(seat).collect()
+    }
 }
 
 /// A running node: its cores, and control's end of the mail.
@@ -244,10 +269,15 @@ fn blocks_max(settings: &NodeSettings) -> u64 {
 /// Seats for engine connections on each of `shards` cores that so many descriptors suffice for (`None`: any
 /// number), and what to say if they are fewer than a core can serve. HTTP keeps what it needs, so that an
 /// operator gets through however many engines there are.
-fn connection_seats(shards: u16, limit: Option<u64>) -> Result<(usize, Option<String>), BootError> {
+fn connection_seats(
+    shards: u16,
+    shares_memory: bool,
+    limit: Option<u64>,
+) -> Result<(usize, Option<String>), BootError> {
     let Some(limit) = limit else { return Ok((CONNECTIONS_MAX, None)) };
     let shards = u64::from(shards);
-    let own = NODE_DESCRIPTORS + HTTP_CONNECTIONS_MAX as u64 + shards * DESCRIPTORS_PER_CORE;
+    let of_core = DESCRIPTORS_PER_CORE + if shares_memory { PEER_DESCRIPTORS_PER_CORE } else { 0 };
+    let own = NODE_DESCRIPTORS + HTTP_CONNECTIONS_MAX as u64 + shards * of_core;
     let each = shards * DESCRIPTORS_PER_CONNECTION;
     let seats = usize::try_from(limit.saturating_sub(own) / each).unwrap_or(CONNECTIONS_MAX);
     match seats {
@@ -271,7 +301,9 @@ impl Node {
     /// [`BootError`]; nothing is left behind.
     pub fn start(settings: &NodeSettings, machine: &Machine, bill: &Bill) -> Result<Node, BootError> {
         bill.admit(machine, settings.arena_pages)?;
-        let (connections_max, seats_note) = connection_seats(settings.shards, descriptors::raise_limit())?;
+        let shares_memory = settings.cluster.as_ref().is_some_and(|cluster| cluster.shares_memory);
+        let (connections_max, seats_note) =
+            connection_seats(settings.shards, shares_memory, descriptors::raise_limit())?;
         for shard in 0..settings.shards {
             if let Some(log) = log_settings(settings, Incarnation([0; 16]), shard) {
                 log.geometry()?;
@@ -323,11 +355,7 @@ impl Node {
         };
         let file = file.map(Arc::new);
         let mut listener = Some(listener);
-        let (peers, mut ports) = match cluster {
-            Some(seat) => (Some(seat.peers), seat.ports),
-            None => (None, Vec::new()),
-        };
-        ports.reverse();
+        let mut peers = cluster.map_or_else(Vec::new, ClusterSeat::divide).into_iter();
         for (shard, mail) in (0u16..).zip(mails) {
             let seat = Seat {
                 shard,
@@ -339,7 +367,7 @@ impl Node {
                 page_kind: report.page_kind,
                 file: file.clone(),
                 listener: listener.take(),
-                peers: peers.clone().zip(ports.pop()),
+                peers: peers.next(),
             };
             let started = seat.start();
             match started {
@@ -400,7 +428,7 @@ struct Seat {
     page_kind: PageKind,
     file: Option<Arc<SsdFile>>,
     listener: Option<EngineSocket>,
-    peers: Option<(PeersSettings, UdpSocket)>,
+    peers: Option<PeerSeat>,
 }
 
 impl Seat {
@@ -483,9 +511,12 @@ impl Seat {
         };
         let peers = match self.peers {
             None => None,
-            Some((settings, port)) => {
+            Some(PeerSeat { settings, port, socket }) => {
                 let now = Moment(monotonic_ns());
-                Some(Box::new(Peers::new(&settings, ShardIndex(self.shard), port, self.arena.clone(), now)?))
+                let sockets = socket.map(|(socket, boot)| PeerSockets::new(socket, boot, &self.arena));
+                let sockets = sockets.transpose().map_err(core_error)?;
+                let (shard, arena) = (ShardIndex(self.shard), self.arena.clone());
+                Some(Box::new(Peers::new(&settings, shard, port, arena, sockets, now)?))
             }
         };
         let parts = CoreParts {
@@ -510,14 +541,15 @@ mod tests {
 
     #[test]
     fn seats_follow_from_the_descriptors() {
-        let seats =
-            |shards, limit| connection_seats(shards, limit).map(|(seats, note)| (seats, note.is_some()));
+        let seats = |shards, limit| {
+            connection_seats(shards, false, limit).map(|(seats, note)| (seats, note.is_some()))
+        };
         assert_eq!(seats(1, None).ok(), Some((CONNECTIONS_MAX, false)));
         assert_eq!(seats(1, Some(64 + 128 + 16 + 4 * 1_024)).ok(), Some((CONNECTIONS_MAX, false)));
         assert_eq!(seats(1, Some(64 + 128 + 16 + 4 * 1_024 - 1)).ok(), Some((CONNECTIONS_MAX - 1, true)));
         assert_eq!(seats(8, Some(1_024)).ok(), Some((22, true)));
         assert_eq!(seats(1, Some(212)).ok(), Some((1, true)));
-        let refused = connection_seats(2, Some(100)).expect_err("too few").to_string();
+        let refused = connection_seats(2, false, Some(100)).expect_err("too few").to_string();
         assert!(refused.contains("open 100") && refused.contains("needs 232"), "{refused}");
     }
 }

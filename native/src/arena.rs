@@ -16,7 +16,9 @@ use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -233,6 +235,15 @@ impl Arena {
     /// The sealed memfd, to be passed to engines.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd.as_fd()
+    }
+
+    /// The memfd opened anew for reading alone, to be passed to other nodes: a descriptor that is passed on
+    /// keeps the rights it was opened with.
+    ///
+    /// # Errors
+    /// If `/proc` is not there, or the process has no descriptor left.
+    pub fn read_only_fd(&self) -> io::Result<OwnedFd> {
+        Ok(File::open(format!("/proc/self/fd/{}", self.shared.fd.as_raw_fd()))?.into())
     }
 
     /// Length in bytes.

@@ -38,6 +38,15 @@ impl ArenaMap {
     /// Maps `bytes` (not 0) of `fd` readable, writable and shared, at an address aligned to huge pages:
     /// a mapping that is not aligned cannot use them. Not inherited by `fork`.
     pub(crate) fn map(fd: impl AsFd, bytes: usize) -> Result<Self, Errno> {
+        Self::map_as(fd, bytes, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// As [`Self::map`], for reading alone: nothing that writes may be called.
+    pub(crate) fn map_read_only(fd: impl AsFd, bytes: usize) -> Result<Self, Errno> {
+        Self::map_as(fd, bytes, ProtFlags::READ)
+    }
+
+    fn map_as(fd: impl AsFd, bytes: usize, protection: ProtFlags) -> Result<Self, Errno> {
         let reserved_bytes = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
         // SAFETY: asks the kernel for fresh address space; nothing of ours lies there.
         let reserved = unsafe {
@@ -62,14 +71,7 @@ impl ArenaMap {
         // SAFETY: MAP_FIXED replaces only address space reserved above; the memory has no Rust
         // references yet.
         let mapped = unsafe {
-            mmap(
-                aligned as *mut c_void,
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::FIXED,
-                fd,
-                0,
-            )
+            mmap(aligned as *mut c_void, bytes, protection, MapFlags::SHARED | MapFlags::FIXED, fd, 0)
         };
         if let Err(errno) = mapped {
             unmap(start..start + reserved_bytes);

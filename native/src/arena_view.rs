@@ -75,6 +75,18 @@ pub struct RangeError {
 
 const WANTED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// Length of a memfd whose size is sealed.
+pub(crate) fn sealed_bytes(fd: &OwnedFd) -> Result<u64, ArenaViewError> {
+    let found = fcntl_get_seals(fd).map_err(|errno| ArenaViewError::NotSealable { errno })?;
+    // F_SEAL_EXEC says nothing about size or contents and may be set by the machine's policy.
+    if found - SealFlags::EXEC != WANTED_SEALS {
+        return Err(ArenaViewError::Seals { found, wanted: WANTED_SEALS });
+    }
+    // Only now, with the size sealed, does the answer stay true.
+    let status = fstat(fd).map_err(|errno| ArenaViewError::System { step: "fstat", bytes: 0, errno })?;
+    Ok(status.st_size as u64)
+}
+
 /// A mapped arena. The descriptor is closed once mapped; a fork does not inherit the mapping.
 #[derive(Debug)]
 pub struct ArenaView {
@@ -92,13 +104,7 @@ impl ArenaView {
     /// Checks that `fd` is a size-sealed memfd of `expected_bytes` and maps it.
     pub fn map(fd: OwnedFd, expected_bytes: u64, populate: ViewPopulate) -> Result<Self, ArenaViewError> {
         let system = |step| move |errno| ArenaViewError::System { step, bytes: expected_bytes, errno };
-        let found = fcntl_get_seals(&fd).map_err(|errno| ArenaViewError::NotSealable { errno })?;
-        // F_SEAL_EXEC says nothing about size or contents and may be set by the machine's policy.
-        if found - SealFlags::EXEC != WANTED_SEALS {
-            return Err(ArenaViewError::Seals { found, wanted: WANTED_SEALS });
-        }
-        // Only now, with the size sealed, does the answer stay true.
-        let found_bytes = fstat(&fd).map_err(system("fstat"))?.st_size as u64;
+        let found_bytes = sealed_bytes(&fd)?;
         if found_bytes != expected_bytes || expected_bytes == 0 {
             return Err(ArenaViewError::Size { found_bytes, expected_bytes });
         }

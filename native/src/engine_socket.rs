@@ -1,4 +1,4 @@
-//! What the engine channel needs of Unix sockets: a name that only one node holds, the peer's
+//! What the engine channel and peer sockets need of Unix sockets: a name that only one node holds, the peer's
 //! identity, and descriptors that travel with bytes.
 
 use crate::ssd_file::{LockFileError, lock_file};
@@ -202,6 +202,16 @@ fn check_directory(path: &Path, own: u32) -> Result<(), EngineSocketError> {
 fn stream_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Connects to a socket of another node on this host, nonblocking; it is there at once or not at all.
+///
+/// # Errors
+/// If nobody listens there, or those who wait are too many.
+pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    let socket = stream_socket()?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 /// Removes a socket that nobody listens on. The caller holds the lock beside it.

@@ -16,6 +16,7 @@ pub mod engine_socket;
 pub mod entropy;
 pub mod huge_pages;
 pub mod memory;
+pub mod peer_arena;
 pub mod prefetch;
 mod procfs;
 pub mod quic;

@@ -125,7 +125,7 @@ pub enum Effect {
     /// Answer a Released on the peer socket that it came from.
     Drained {
         /// Whose socket.
-        node: NodeId,
+        reader: Reader,
         /// The operation.
         operation: OperationId,
     },
@@ -392,7 +392,9 @@ impl Grants {
                             Effect::Say { at, tag, operation, message }
                         }
                     };
+                    let shared_bytes = if lent.transport == Transport::Shm { u64::from(bytes) } else { 0 };
                     self.figures.lent_bytes += u64::from(bytes);
+                    self.figures.lent_shm_bytes += shared_bytes;
                     self.effects.push_back(effect);
                     self.finish_if_told(key);
                 }

@@ -24,8 +24,12 @@ pub const MEMORY_PERCENT: u64 = 75;
 pub const NODES_MAX: u16 = 64;
 
 /// What a node gets of index, journal and receive windows where memory is plenty, in bytes: its own defaults.
-const AMPLE: MemberOrder =
-    MemberOrder { journal: ByteSize(16 * MIB), index: ByteSize(256 * MIB), receive: ByteSize(64 * MIB) };
+const AMPLE: MemberOrder = MemberOrder {
+    journal: ByteSize(16 * MIB),
+    index: ByteSize(256 * MIB),
+    receive: ByteSize(64 * MIB),
+    shares_memory: true,
+};
 /// Halvings of these until the least is reached everywhere.
 const HALVINGS_MAX: u32 = 8;
 /// Part of a node's memory that its arena gets at least, before index, journal and windows get what is ample.
@@ -209,6 +213,7 @@ fn halved(halvings: u32, shards: u16) -> MemberOrder {
         journal: part(AMPLE.journal, JOURNAL_SLICE_BYTES_MIN),
         index: part(AMPLE.index, INDEX_SLICE_BYTES_MIN),
         receive: part(AMPLE.receive, RECEIVE_SLICE_BYTES_MIN),
+        ..AMPLE
     }
 }
 

@@ -46,6 +46,8 @@ pub struct MemberOrder {
     pub index: ByteSize,
     /// Receive windows.
     pub receive: ByteSize,
+    /// Whether it shares memory with the other nodes of this machine.
+    pub shares_memory: bool,
 }
 
 /// Where a member finds the others, and they find it.
@@ -104,6 +106,7 @@ impl NodeProcess {
             command.args(["--journal", &member.journal.to_string()]);
             command.args(["--index-budget", &member.index.to_string()]);
             command.args(["--receive-budget", &member.receive.to_string()]);
+            command.args(["--transports", if member.shares_memory { "shm,quic" } else { "quic" }]);
         }
         let foreign = std::env::vars_os().map(|(name, _)| name);
         foreign

@@ -7,12 +7,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use orbitkv_native::engine_socket::EngineSocketError;
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{NodeKey, NodeKeyError};
 use orbitkv_native::ssd_file::DataDirLock;
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::{Applicant, PauseBounds, Settings};
-use orbitkv_wire::identity::{ClusterUuid, Incarnation};
+use orbitkv_wire::identity::{ClusterUuid, Incarnation, ShardIndex};
 use orbitkv_wire::membership::{Contact, HASH_VERSION};
 use orbitkv_wire::scope::ScopeDigest;
 use thiserror::Error;
@@ -21,7 +22,7 @@ use super::epoch_file::{EpochFile, EpochFileError};
 use super::etcd::{EtcdAccess, Registrar, Sight};
 use super::metadata::{MemberRow, Membership};
 use crate::node::ClusterSeat;
-use crate::peers::{PeersSettings, SettingsRefused};
+use crate::peers::{PeersSettings, SettingsRefused, bind_peer_socket};
 use crate::settings::{ClusterSettings, NodeSettings, SettingsError, read_file};
 
 /// Length of a node's lease. Half of it is what an etcd outage may last before sessions end: longer than
@@ -67,10 +68,16 @@ pub enum ApplyError {
     /// The node's last epoch.
     #[error(transparent)]
     Epoch(#[from] EpochFileError),
+    /// A peer socket.
+    #[error(transparent)]
+    PeerSocket(#[from] EngineSocketError),
     /// The kernel does not say which boot this is.
     #[error("the boot id cannot be read from {BOOT_ID}")]
     BootId,
 }
+
+/// What follows the name of the engine socket; the number of the shard follows this.
+const PEER_SOCKET_SUFFIX: &str = ".peer";
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -138,8 +145,7 @@ impl Application {
             zone: cluster.zone.clone(),
             key_fingerprint: key.fingerprint().0,
             boot_id: boot_id(Path::new(BOOT_ID)).ok_or(ApplyError::BootId)?,
-            // Nobody listens at one.
-            peer_socket: String::new(),
+            peer_socket: peer_socket(settings, &cluster).unwrap_or_default(),
             capabilities: Vec::new(),
         };
         let access = EtcdAccess { endpoints: cluster.etcd.clone(), options: options(&cluster)? };
@@ -152,9 +158,14 @@ impl Application {
     /// # Errors
     /// If the shards are too many for the bounds of a node, or the process has no descriptors left.
     pub fn seat(&self, settings: &NodeSettings) -> Result<ClusterSeat, ApplyError> {
+        let base = Path::new(&self.contact.peer_socket);
+        let shards = (0..settings.shards).filter(|_| !self.contact.peer_socket.is_empty());
+        let peer_sockets = shards.map(|shard| bind_peer_socket(base, ShardIndex(shard)));
+        let peer_sockets = peer_sockets.collect::<Result<_, _>>()?;
         let peers = PeersSettings::of(settings, &self.cluster, self.local(), self.key.clone())?;
         let ports = self.ports.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>();
-        Ok(ClusterSeat { peers, ports: ports.map_err(ApplyError::Descriptors)? })
+        let (ports, boot_id) = (ports.map_err(ApplyError::Descriptors)?, self.contact.boot_id);
+        Ok(ClusterSeat { peers, ports, peer_sockets, boot_id })
     }
 
     /// The name under which the node applies; it has no life yet.
@@ -212,6 +223,14 @@ fn options(cluster: &ClusterSettings) -> Result<ConnectOptions, SettingsError> {
         options = options.with_user(user, password);
     }
     Ok(options)
+}
+
+/// Where this node's cores listen for nodes of this host, beside its engine socket; none if it shares no memory,
+/// or the path cannot be written down.
+fn peer_socket(settings: &NodeSettings, cluster: &ClusterSettings) -> Option<String> {
+    let mut path = std::path::absolute(&settings.engine_socket).ok()?.into_os_string();
+    path.push(PEER_SOCKET_SUFFIX);
+    path.into_string().ok().filter(|path| cluster.shares_memory && !path.contains(char::is_control))
 }
 
 fn boot_id(file: &Path) -> Option<[u8; 16]> {

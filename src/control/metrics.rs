@@ -269,6 +269,12 @@ const METRICS: &[Metric] = &[
             by("kind", [("lent", p.lending.lent_bytes), ("fetched", fetched), ("wasted", wasted)])
         })
     }),
+    counter("orbitkv_payload_shm_bytes", "Payload bytes between nodes that came over shared memory", |r| {
+        of_peers(r, |p| by("kind", [("lent", p.lending.lent_shm_bytes), ("fetched", p.fetching.shm_bytes)]))
+    }),
+    level("orbitkv_readers", "Nodes of this host that read in the arena", |r| {
+        of_peers(r, |p| one(p.lending.readers))
+    }),
     level("orbitkv_connections", "Engine connections", |r| one(r.engine.connections)),
     level("orbitkv_requests_in_flight", "Engine requests taken and not answered", |r| {
         one(r.engine.requests_in_flight)

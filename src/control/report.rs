@@ -364,10 +364,18 @@ pub struct LendingReport {
     pub pinned_bytes: u64,
     /// Of those, bytes that cannot be proved free.
     pub quarantined_bytes: u64,
+    /// Nodes of this host that read in this core's arena.
+    pub readers: u64,
+    /// Who wanted to and was another user's or could not prove itself, counter.
+    pub readers_refused: u64,
     /// Blocks granted, counter.
     pub granted: u64,
     /// Payload bytes lent, counter.
     pub lent_bytes: u64,
+    /// Of those, bytes that were read over shared memory, counter.
+    pub lent_shm_bytes: u64,
+    /// Operations of which bytes came into quarantine, counter.
+    pub quarantines: u64,
     /// Blocks that had ended, counter.
     pub ended: u64,
     /// Blocks that never were here, counter.
@@ -406,6 +414,12 @@ pub struct FetchingReport {
     pub fetched: u64,
     /// Payload bytes of those.
     pub bytes: u64,
+    /// Of the blocks: read over shared memory.
+    pub fetched_shm: u64,
+    /// Payload bytes of those.
+    pub shm_bytes: u64,
+    /// Blocks that were to be read over shared memory and were not, or not in time.
+    pub unread: u64,
     /// Payload bytes that came for nothing.
     pub wasted_bytes: u64,
     /// Fetches that found nobody with the block.

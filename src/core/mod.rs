@@ -71,6 +71,8 @@ pub enum Ready {
     Device,
     /// Peers have sent something.
     Datagrams,
+    /// Something has happened on peer sockets.
+    PeerSockets,
     /// Work was left over.
     Again,
     /// A deadline has come.
@@ -210,6 +212,9 @@ impl Core {
         }
         if let Some(peers) = &self.parts.peers {
             watches.push(watch(peers.fd(), Ready::Datagrams)?);
+            if let Some(sockets) = peers.sockets_fd() {
+                watches.push(watch(sockets, Ready::PeerSockets)?);
+            }
         }
         self.watches.extend(watches);
         if self.parts.spins {
@@ -269,6 +274,7 @@ impl Core {
             }
             Ready::Device => {}
             Ready::Datagrams => self.wake_peers(),
+            Ready::PeerSockets => self.wake_peer_sockets(),
             Ready::Listener => return self.accept_some(now),
             Ready::Processes => {
                 for id in self.sockets.take_deaths() {

@@ -14,6 +14,12 @@ impl Core {
         }
     }
 
+    pub(super) fn wake_peer_sockets(&mut self) {
+        if let Some(peers) = &mut self.parts.peers {
+            peers.wake_sockets();
+        }
+    }
+
     /// The peers' part of a turn: after the engines', whose answers have gone out. True if more is to be done.
     pub(super) fn turn_peers(&mut self, now: Moment) -> bool {
         let control = self.control();

@@ -1,12 +1,15 @@
 //! What control tells a core of the node's life and of who else lives.
 
-use orbitkv_native::quic::{Fingerprint, Member as Contact};
+use std::sync::Arc;
+
+use orbitkv_native::quic::{Fingerprint, Member as Endpoint};
 use orbitkv_shards::inventory::subscriber::Index;
 use orbitkv_shards::members::{Local, Member, MemberMap};
 use orbitkv_shards::membership::Roster;
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId};
+use orbitkv_wire::membership::Contact;
 
 use super::Peers;
 use crate::core::mail::Answer;
@@ -34,35 +37,46 @@ pub struct Neighbours {
     /// Who is a member.
     pub map: MemberMap,
     /// In the order of names.
-    keys: Vec<(NodeId, Fingerprint)>,
+    contacts: Vec<(NodeId, Arc<Contact>)>,
 }
 
 impl Neighbours {
     /// What cores need to know of a roster.
     #[must_use]
     pub fn of(roster: &Roster) -> Neighbours {
-        let key = |node| roster.contact(node).map(|contact| (node, Fingerprint(contact.key_fingerprint)));
-        let keys = roster.map().members().iter().filter_map(|member| key(member.node)).collect();
-        Neighbours { map: roster.map().clone(), keys }
+        let contact = |node| roster.contact(node).map(|contact| (node, contact.clone()));
+        let contacts = roster.map().members().iter().filter_map(|member| contact(member.node)).collect();
+        Neighbours { map: roster.map().clone(), contacts }
     }
 
     /// The key that a member publishes.
     pub(super) fn key_of(&self, node: NodeId) -> Option<Fingerprint> {
-        let place = self.keys.binary_search_by_key(&node, |(node, _)| *node).ok()?;
-        Some(self.keys[place].1)
+        Some(Fingerprint(self.contact(node)?.key_fingerprint))
+    }
+
+    /// Where a member listens for who shares its memory, if it is on the host of this boot and does.
+    pub(super) fn peer_socket(&self, node: NodeId, boot: &[u8; 16]) -> Option<&str> {
+        let contact = self.contact(node)?;
+        let is_near = contact.boot_id == *boot && !contact.peer_socket.is_empty();
+        is_near.then_some(contact.peer_socket.as_str())
+    }
+
+    fn contact(&self, node: NodeId) -> Option<&Contact> {
+        let place = self.contacts.binary_search_by_key(&node, |(node, _)| *node).ok()?;
+        Some(&self.contacts[place].1)
     }
 
     /// The member that publishes a key.
     pub(super) fn holder(&self, key: Fingerprint) -> Option<NodeId> {
-        self.keys.iter().find(|(_, held)| *held == key).map(|(node, _)| *node)
+        self.contacts.iter().find(|(_, held)| held.key_fingerprint == key.0).map(|(node, _)| *node)
     }
 
-    fn contacts(&self) -> impl Iterator<Item = Contact> {
+    fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         let members = self.map.members().iter();
         members.filter_map(|member| {
             let (address, base_port) = (member.address.ip(), member.address.port());
             let fingerprint = self.key_of(member.node)?;
-            Some(Contact { fingerprint, address, base_port, shards: member.shards })
+            Some(Endpoint { fingerprint, address, base_port, shards: member.shards })
         })
     }
 }
@@ -134,7 +148,7 @@ impl Peers {
 
     fn on_members(&mut self, neighbours: Neighbours, shard: &mut Shard, now: Moment) {
         self.is_suspended = false;
-        self.endpoint.set_members(neighbours.contacts());
+        self.endpoint.set_members(neighbours.endpoints());
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         self.subscriber.on_lower(&neighbours.map, &mut index, now);
         self.publisher.on_members(&neighbours.map, now);

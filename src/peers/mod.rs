@@ -38,7 +38,7 @@ use lookup::LookupBuffer;
 use payload::{Payload, Surroundings};
 
 pub use life::{LifeLetter, Neighbours};
-pub use payload::PayloadReport;
+pub use payload::{PEER_DESCRIPTORS_PER_CORE, PayloadReport, PeerSockets, bind_peer_socket, socket_path};
 pub use permits::{PermitLetter, Pool};
 pub use report::{OwnerRow, OwnersPage, PeersReport, ReadingsAnswer, ReadingsQuestion};
 pub use settings::{PeersSettings, RECEIVE_SLICE_BYTES_MIN, SettingsRefused};
@@ -99,6 +99,7 @@ impl Peers {
         shard: ShardIndex,
         port: std::net::UdpSocket,
         arena: Arena,
+        sockets: Option<PeerSockets<quic::ConnectionId>>,
         now: Moment,
     ) -> Result<Peers, quic::EndpointError> {
         let local = settings.local;
@@ -123,6 +124,7 @@ impl Peers {
             payload: Payload::new(
                 shard,
                 arena,
+                sockets,
                 settings.slice_bytes,
                 settings.endpoint.payload.receive_pool_bytes,
             ),
@@ -148,6 +150,18 @@ impl Peers {
         self.endpoint.fd()
     }
 
+    /// The descriptor that is readable when something has happened on peer sockets, if memory is shared at all.
+    #[must_use]
+    pub fn sockets_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.payload.sockets_fd()
+    }
+
+    /// Notes that something has happened on peer sockets.
+    pub fn wake_sockets(&mut self) {
+        self.payload.note_sockets();
+        self.due = true;
+    }
+
     /// Notes that a turn has something to do.
     pub fn wake(&mut self) {
         self.due = true;
@@ -170,6 +184,8 @@ impl Peers {
         self.due = false;
         let before = self.endpoint.turn(now.0);
         self.handshake_turns += u64::from(before.shook_hands);
+        let (payload, mut around) = self.payload_around(now, boot);
+        payload.attend(shard, &mut around);
         if self.life.is_overdue(boot) {
             self.deadline = before.deadline_ns.map(Moment);
             return before.more;

@@ -230,7 +230,7 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SIZE", env = "ORBITKV_RECEIVE_BUDGET", help_heading = "Peers")]
     pub receive_budget: Option<ByteSize>,
 
-    /// Transports to peers; this version has quic alone  [default: quic]
+    /// Transports to peers: shared memory with nodes of this host and user, quic  [default: shm,quic]
     #[arg(long, value_name = "LIST", env = "ORBITKV_TRANSPORTS", help_heading = "Peers")]
     pub transports: Option<String>,
 
@@ -310,7 +310,6 @@ impl NodeArgs {
     #[must_use]
     pub fn beyond_this_version(&self) -> Option<&'static str> {
         let given = [
-            ("transports", self.transports.as_ref().is_some_and(|named| named != "quic")),
             ("route-policy", self.route_policy.is_some_and(|policy| policy != RoutePolicy::Fixed)),
             ("ssd-backend", self.ssd_backend == Some(SsdBackend::Glommio)),
         ];

@@ -57,6 +57,8 @@ pub struct ClusterSettings {
     pub receive_slice_bytes: u64,
     /// How long a change may wait for others before it is told.
     pub coalesce: Duration,
+    /// Whether nodes of this host read in each other's arenas, where both do.
+    pub shares_memory: bool,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -145,6 +147,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
             shards,
         )?,
         coalesce: coalesce(args)?,
+        shares_memory: shares_memory(args)?,
     }))
 }
 
@@ -196,6 +199,25 @@ fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
         return Err(refused("--coalesce", span, bound, "use --coalesce 2ms"));
     }
     Ok(span.0)
+}
+
+/// Whether shared memory is among the transports; QUIC carries every request and is always.
+fn shares_memory(args: &NodeArgs) -> Result<bool, SettingsError> {
+    let Some(text) = &args.transports else { return Ok(true) };
+    let mut named: Vec<&str> = text.split(',').map(str::trim).collect();
+    named.sort_unstable();
+    match named[..] {
+        ["quic"] => Ok(false),
+        ["quic", "shm"] => Ok(true),
+        ["shm"] => {
+            let bound = "requests travel over quic whatever brings the bytes";
+            Err(refused("--transports", text, bound, "use --transports shm,quic"))
+        }
+        _ => {
+            let bound = "must be shm,quic or quic; others are not in this version";
+            Err(refused("--transports", text, bound, "use --transports shm,quic"))
+        }
+    }
 }
 
 fn endpoints(text: &str) -> Result<Vec<String>, SettingsError> {

@@ -192,15 +192,33 @@ fn refusals_name_setting_value_bound_and_remedy() {
 
 #[test]
 fn what_this_version_has_not_is_refused_not_ignored() {
-    let table: [&[&str]; 3] =
-        [&["--transports", "shm,quic"], &["--route-policy", "shadow"], &["--ssd-backend", "glommio"]];
+    let table: [&[&str]; 2] = [&["--route-policy", "shadow"], &["--ssd-backend", "glommio"]];
     for flags in table {
         let name = flags[0].split('=').next().expect("a flag");
         let text = refusal(flags, 2);
         assert!(text.starts_with(name) && text.contains("not in this version"), "{text}");
     }
     assert!(resolve(&["--ssd-backend", "ring"], 2).is_ok());
-    assert!(resolve(&[&CLUSTER[..], &["--transports", "quic"]].concat(), 2).is_ok());
+}
+
+#[test]
+fn transports_are_quic_with_or_without_shared_memory() {
+    let with = |transports: &[&str]| resolve(&[&CLUSTER[..], transports].concat(), 2);
+    let shares =
+        |transports: &[&str]| with(transports).expect("legal").cluster.expect("a member").shares_memory;
+    assert!(shares(&[]));
+    for (text, expected) in [("quic", false), ("shm,quic", true), ("quic, shm", true)] {
+        assert_eq!(shares(&["--transports", text]), expected, "{text}");
+    }
+    for (text, says) in [
+        ("shm", "requests travel over quic"),
+        ("tcp,quic", "not in this version"),
+        ("", "must be shm,quic or quic"),
+        ("quic,quic", "must be"),
+    ] {
+        let refused = with(&["--transports", text]).expect_err(text).to_string();
+        assert!(refused.contains(says) && refused.contains("use --transports shm,quic"), "{refused}");
+    }
 }
 
 #[test]

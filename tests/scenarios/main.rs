@@ -12,3 +12,4 @@ mod local_cluster;
 mod network;
 mod peers;
 mod replays;
+mod sharing;

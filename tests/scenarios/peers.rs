@@ -17,11 +17,13 @@ pub fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
     order_by(name, port, &etcd.urls().join(","))
 }
 
-/// As [`order`], with etcd at these URLs.
+/// As [`order`], with etcd at these URLs. What crosses does so over QUIC unless a test asks for shared memory, for all
+/// of these nodes are on one host.
 pub fn order_by(name: &str, port: u16, urls: &str) -> NodeOrder {
     let address = format!("127.0.0.1:{port}");
     let arguments = ["--cluster", "test", "--peer-addr", &address, "--index-budget", "16mib", "--etcd", urls];
     let order = NodeOrder::default().named(name).in_data_directory();
+    let order = order.variable("ORBITKV_TRANSPORTS", "quic");
     arguments.iter().fold(order, |order, argument| order.argument(argument))
 }
 
@@ -74,6 +76,15 @@ pub fn evict(saver: &mut Saver, keys: &[u64], media: Media) {
 
 pub fn peers(node: &Node) -> PeersReport {
     node.metadata().shards[0].peers.clone().expect("a node of a cluster")
+}
+
+pub fn await_nothing_lent(node: &Node) {
+    node.await_metadata("nothing is lent any more", |page| {
+        page.shards[0]
+            .peers
+            .as_ref()
+            .is_some_and(|peers| (peers.lending.pins, peers.lending.operations) == (0, 0))
+    });
 }
 
 #[test]
@@ -134,9 +145,7 @@ fn blocks_of_a_peer_come_byte_for_byte_from_its_dram_and_its_ssd() {
     let fetching = peers(&second).fetching;
     assert_eq!((fetching.fetched, fetching.bytes), (400, 400 * BLOCK_BYTES), "{fetching:?}");
     assert_eq!((fetching.wrong_checksums, fetching.violations), (0, 0));
-    first.await_metadata("nothing is lent any more", |page| {
-        page.shards[0].peers.as_ref().is_some_and(|peers| peers.lending.pins == 0)
-    });
+    await_nothing_lent(&first);
 }
 
 #[test]
@@ -250,10 +259,7 @@ fn a_requester_that_dies_in_the_midst_leaves_no_pins() {
     std::thread::sleep(Duration::from_millis(20));
     second.kill();
     reader.join().expect("an answer or a lost connection");
-    first.await_metadata("no pin is left", |page| {
-        let lending = page.shards[0].peers.as_ref().map(|peers| peers.lending).unwrap_or_default();
-        lending.pins == 0 && lending.operations == 0
-    });
+    await_nothing_lent(&first);
     assert_eq!(peers(&first).lending.quarantined_bytes, 0);
     first.assert_serves();
 }

@@ -1,7 +1,7 @@
-//! `orbitkv-bench peer`: blocks that a node reads from a peer over QUIC, against a bulk stream of stock `quinn` with as
-//! many bytes, in turns in one run.
+//! `orbitkv-bench peer`: blocks that a node reads from a peer, over QUIC against a bulk stream of stock `quinn` with as
+//! many bytes, and over shared memory against a plain copy with the same checksum; in turns in one run.
 //!
-//! Either side is two processes over loopback, one busy thread and one core each: the source on the first core, the
+//! Over QUIC either side is two processes over loopback, one busy thread and one core each: the source on the first core, the
 //! reader on the second. Either side stays connected from pass to pass, has its bytes in memory that has been touched,
 //! and brings the same number of blocks of the same sizes to a place of its own for each, which is compared byte for
 //! byte when the clock has stopped. The cipher is the same.
@@ -10,8 +10,10 @@
 //! for them, the source pins and sums each, and the reader sums it again before the engine hears of it. Every pass has
 //! new blocks, so that no sum is there before. The stock side has one stream, and its defaults.
 //!
-//! At last the source is asked to end while it is read from: how long that takes is the second gate.
+//! Over shared memory our side does the same and the other is one thread on the reader's core, which copies and sums.
+//! At last a source is asked to end while it is read from over QUIC: how long that takes is a gate, too.
 
+mod copies;
 mod ends;
 mod nodes;
 mod plan;
@@ -27,6 +29,7 @@ use std::time::Duration;
 use clap::Args;
 use orbitkv::cli::table::Table;
 use orbitkv::cluster::ClusterFailure;
+use orbitkv::control::report::{FetchingReport, LendingReport};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
 use orbitkv_native::affinity;
@@ -37,13 +40,11 @@ use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::statistics::{Figures, gigabytes_per_second};
 use crate::{Failure, fail, machine, progress};
+use copies::Copies;
 use ends::Ends;
 use nodes::{Ending, Nodes};
 use plan::Plan;
 use rival::Rival;
-
-/// What the design asks of the path (chapter 6.2).
-const TARGET: f64 = 1.0;
 
 /// Seconds from SIGTERM to the end of a process with active streams (chapter 6.2).
 const RESTART_SECONDS: f64 = 0.42;
@@ -136,6 +137,79 @@ impl Passes {
     }
 }
 
+/// How the bytes of our side come, and what they are held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Quic,
+    Shm,
+}
+
+impl Way {
+    const ALL: [Way; 2] = [Way::Quic, Way::Shm];
+
+    fn gate(self) -> &'static str {
+        match self {
+            Way::Quic => "peer_quic",
+            Way::Shm => "peer_shm",
+        }
+    }
+
+    /// What the design asks of the path (chapter 6.2).
+    fn target(self) -> f64 {
+        match self {
+            Way::Quic => 1.0,
+            Way::Shm => 0.8,
+        }
+    }
+
+    fn other(self) -> &'static str {
+        match self {
+            Way::Quic => "stock quinn",
+            Way::Shm => "memcpy and checksum",
+        }
+    }
+}
+
+/// What our side is held against.
+enum Other {
+    Quinn(Rival),
+    Copies(Copies),
+}
+
+impl Other {
+    fn start(way: Way, plan: &Plan, cores: Ends<usize>, seed: u64) -> Result<Other, Failure> {
+        Ok(match way {
+            Way::Quic => Other::Quinn(Rival::start(plan, cores, seed)?),
+            Way::Shm => Other::Copies(Copies::start(plan, cores, seed)?),
+        })
+    }
+
+    fn read(&mut self) -> Result<(Duration, Ends<Duration>), Failure> {
+        match self {
+            Other::Quinn(rival) => rival.read(),
+            Other::Copies(copies) => copies.read(),
+        }
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        match self {
+            Other::Quinn(rival) => rival.check(),
+            Other::Copies(copies) => copies.check(),
+        }
+    }
+}
+
+/// Both sides of one way, and what the nodes have counted.
+struct Run {
+    way: Way,
+    ours: Passes,
+    theirs: Passes,
+    lending: LendingReport,
+    fetching: FetchingReport,
+    /// How a source ended that was read from.
+    ending: Option<Ending>,
+}
+
 fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
     let machine = machine::describe();
     let at_start = machine::Pressure::now();
@@ -143,8 +217,42 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
     let signals = StopSignals::watch()?;
     let name = args.profile.name();
     progress(&format!("{name} profile; sources on core {}, readers on core {}", cores.source, cores.reader));
-    let mut nodes = Nodes::start(plan, cores, args.seed, &signals)?;
-    let mut rival = Rival::start(&plan, cores, args.seed)?;
+    let runs = Way::ALL.into_iter().map(|way| compare(way, &plan, cores, args.seed, &signals));
+    let runs = runs.collect::<Result<Vec<Run>, Failure>>()?;
+    let counters: serde_json::Map<_, _> = (runs.iter())
+        .map(|run| {
+            let counted = json!({ "source_lending": run.lending, "reader_fetching": run.fetching });
+            (run.way.gate().to_owned(), counted)
+        })
+        .collect();
+    let exits = runs.iter().filter_map(|run| run.ending.as_ref());
+    let gates = (runs.iter().map(|run| gate(&plan, args.seed, run)))
+        .chain(exits.map(|ending| restart(&plan, args.seed, ending)));
+    Ok(Report {
+        name: "peer",
+        profile: args.profile,
+        seed: args.seed,
+        machine,
+        figures: figures(&runs),
+        gates: gates.collect(),
+        settings: json!({
+            "cores": cores,
+            "sizes": plan,
+            "pressure": at_start.until_now(),
+            "counters": counters,
+        }),
+    })
+}
+
+fn compare(
+    way: Way,
+    plan: &Plan,
+    cores: Ends<usize>,
+    seed: u64,
+    signals: &StopSignals,
+) -> Result<Run, Failure> {
+    let mut nodes = Nodes::start(*plan, cores, seed, way == Way::Shm, signals)?;
+    let mut other = Other::start(way, plan, cores, seed)?;
     let (mut ours, mut theirs) = (Passes::default(), Passes::default());
     // Generation 0 of either side is not counted: connections are made and pages touched.
     for generation in 0..=plan.pairs as u64 {
@@ -162,55 +270,62 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
                 }
                 nodes.check(generation, read)?;
             } else {
-                let (time, used) = rival.read()?;
+                let (time, used) = other.read()?;
                 if counts {
                     theirs.add(plan.pass_bytes(), time, &used);
                 }
-                rival.check()?;
+                other.check()?;
             }
         }
-        if let (Some(own), Some(stock)) = (ours.gbps.0.last(), theirs.gbps.0.last()) {
-            progress(&format!("pair {generation}: {own:.3} against {stock:.3} GB/s, {:.3}", own / stock));
+        if let (Some(own), Some(held)) = (ours.gbps.0.last(), theirs.gbps.0.last()) {
+            let (name, against) = (way.gate(), way.other());
+            progress(&format!(
+                "{name}, pair {generation}: {own:.3} against {held:.3} GB/s of {against}, {:.3}",
+                own / held
+            ));
         }
     }
     let (lending, fetching) = nodes.counters()?;
-    let ending = nodes.end_source(plan.pairs as u64 + 1)?;
-    progress(&format!("the source ended {:.0} ms after SIGTERM", ending.time.as_secs_f64() * 1e3));
-    Ok(Report {
-        name: "peer",
-        profile: args.profile,
-        seed: args.seed,
-        machine,
-        figures: figures(&ours, &theirs),
-        gates: vec![gate(&plan, args.seed, &ours, &theirs), restart(&plan, args.seed, &ending)],
-        settings: json!({
-            "cores": cores,
-            "sizes": plan,
-            "pressure": at_start.until_now(),
-            "source_lending": lending,
-            "reader_fetching": fetching,
-        }),
-    })
+    let ending = match way {
+        Way::Quic => {
+            let ending = nodes.end_source(plan.pairs as u64 + 1)?;
+            progress(&format!("the source ended {:.0} ms after SIGTERM", ending.time.as_secs_f64() * 1e3));
+            Some(ending)
+        }
+        Way::Shm => None,
+    };
+    Ok(Run { way, ours, theirs, lending, fetching, ending })
 }
 
-fn gate(plan: &Plan, seed: u64, ours: &Passes, theirs: &Passes) -> Gate {
+fn gate(plan: &Plan, seed: u64, run: &Run) -> Gate {
+    let Run { way, ours, theirs, fetching, .. } = run;
     let ratios = ours.gbps.over(&theirs.gbps);
-    let gate = Gate::new("peer_quic", plan.profile, seed)
-        .at_least(TARGET)
-        .against("stock quinn bulk stream, GB/s", Some(theirs.gbps.median()))
+    let against = match way {
+        Way::Quic => "stock quinn bulk stream, GB/s",
+        Way::Shm => "memcpy and the same checksum on one core, GB/s",
+    };
+    let gate = Gate::new(way.gate(), plan.profile, seed)
+        .at_least(way.target())
+        .against(against, Some(theirs.gbps.median()))
         .value(ratios.median())
         .details(json!({
             "ratios": ratios.json(),
             "node_gbps": ours.gbps.json(),
-            "quinn_gbps": theirs.gbps.json(),
+            "other_gbps": theirs.gbps.json(),
             "node_cpu_seconds_per_gib": ours.used.per_gib(ours.bytes),
-            "quinn_cpu_seconds_per_gib": theirs.used.per_gib(theirs.bytes),
+            "other_cpu_seconds_per_gib": theirs.used.per_gib(theirs.bytes),
         }));
-    match ours.bytes == theirs.bytes {
-        true => gate,
-        false => {
-            gate.invalid(format!("only {} of {} bytes came from the peer's DRAM", ours.bytes, theirs.bytes))
-        }
+    // Those of generation 0 are among them.
+    let otherwise = match way {
+        Way::Quic => fetching.fetched_shm,
+        Way::Shm => fetching.fetched - fetching.fetched_shm,
+    };
+    if ours.bytes != theirs.bytes {
+        gate.invalid(format!("only {} of {} bytes came from the peer's DRAM", ours.bytes, theirs.bytes))
+    } else if otherwise > 0 {
+        gate.invalid(format!("{otherwise} blocks came over another transport"))
+    } else {
+        gate
     }
 }
 
@@ -227,12 +342,23 @@ fn restart(plan: &Plan, seed: u64, ending: &Ending) -> Gate {
     }
 }
 
-fn figures(ours: &Passes, theirs: &Passes) -> String {
+fn figures(runs: &[Run]) -> String {
     let mut table = Table::new(["", "GB/s", "source CPU s/GiB", "reader CPU s/GiB"]);
-    for (name, passes) in [("nodes", ours), ("stock quinn", theirs)] {
-        let Ends { source, reader } = passes.used.per_gib(passes.bytes);
-        let gbps = passes.gbps.median();
-        table.row([name.to_owned(), format!("{gbps:.3}"), format!("{source:.3}"), format!("{reader:.3}")]);
+    for run in runs {
+        let ours = match run.way {
+            Way::Quic => "nodes over QUIC",
+            Way::Shm => "nodes over shared memory",
+        };
+        for (name, passes) in [(ours, &run.ours), (run.way.other(), &run.theirs)] {
+            let Ends { source, reader } = passes.used.per_gib(passes.bytes);
+            let gbps = passes.gbps.median();
+            table.row([
+                name.to_owned(),
+                format!("{gbps:.3}"),
+                format!("{source:.3}"),
+                format!("{reader:.3}"),
+            ]);
+        }
     }
     table.to_string()
 }
@@ -268,11 +394,19 @@ mod tests {
     #[test]
     fn the_gate_is_the_median_of_pairs_and_counts_only_whole_passes_from_the_peer() {
         let plan = Plan::of(Profile::Full);
-        let stock = || passes(&plan, &[1.0, 2.0, 4.0], 0);
-        let of = |gbps: &[f64], missing| gate(&plan, 1, &passes(&plan, gbps, missing), &stock());
-        assert!(of(&[1.0, 2.2, 3.0], 0).is_met(), "1.0 is the median");
-        assert!(!of(&[0.9, 1.9, 9.0], 0).is_met());
-        assert!(!of(&[2.0, 4.0, 8.0], 1).is_met(), "a block came from elsewhere");
+        let of = |way, gbps: &[f64], missing, fetched_shm| {
+            let (ours, theirs) = (passes(&plan, gbps, missing), passes(&plan, &[1.0, 2.0, 4.0], 0));
+            let fetching = FetchingReport { fetched: 9, fetched_shm, ..FetchingReport::default() };
+            let lending = LendingReport::default();
+            gate(&plan, 1, &Run { way, ours, theirs, lending, fetching, ending: None }).is_met()
+        };
+        assert!(of(Way::Quic, &[1.0, 2.2, 3.0], 0, 0), "1.0 is the median");
+        assert!(!of(Way::Quic, &[0.9, 1.9, 9.0], 0, 0));
+        assert!(!of(Way::Quic, &[2.0, 4.0, 8.0], 1, 0), "a block came from elsewhere");
+        assert!(!of(Way::Quic, &[2.0, 4.0, 8.0], 0, 1), "a block came over shared memory");
+        assert!(of(Way::Shm, &[0.8, 1.7, 3.0], 0, 9), "0.8 is the median");
+        assert!(!of(Way::Shm, &[0.7, 1.5, 9.0], 0, 9));
+        assert!(!of(Way::Shm, &[2.0, 4.0, 8.0], 0, 8), "a block came over QUIC");
     }
 
     #[test]

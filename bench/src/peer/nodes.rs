@@ -1,4 +1,4 @@
-//! Our side: two nodes of a cluster. Blocks are saved at one, and read by an engine at the other.
+//! Our side: two nodes of a cluster, which share memory or do not. Blocks are saved at one, and read by an engine at the other.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -28,8 +28,10 @@ const COMPLETE_WAIT: Duration = Duration::from_secs(60);
 const SHOWN_LOOK: Duration = Duration::from_millis(2);
 
 /// Bounds of a member: a node's own defaults, but for an index of a few hundred rows.
-const MEMBER: MemberOrder =
-    MemberOrder { journal: ByteSize(16 * MIB), index: ByteSize(64 * MIB), receive: ByteSize(64 * MIB) };
+fn member(shares_memory: bool) -> MemberOrder {
+    let (journal, index, receive) = (ByteSize(16 * MIB), ByteSize(64 * MIB), ByteSize(64 * MIB));
+    MemberOrder { journal, index, receive, shares_memory }
+}
 
 /// Two nodes that know each other, and an engine at each.
 pub struct Nodes {
@@ -74,14 +76,20 @@ impl Nodes {
     ///
     /// # Errors
     /// If they do not start or do not come to know each other.
-    pub fn start(plan: Plan, cores: Ends<usize>, seed: u64, signals: &StopSignals) -> Result<Nodes, Failure> {
+    pub fn start(
+        plan: Plan,
+        cores: Ends<usize>,
+        seed: u64,
+        shares_memory: bool,
+        signals: &StopSignals,
+    ) -> Result<Nodes, Failure> {
         let node = |name: &str, core| NodeOrder {
             name: name.to_owned(),
             dram: ByteSize(plan.dram_bytes),
             ssd: ByteSize(0),
             shards: Some(1),
             cores: Some(CoreList(vec![core])),
-            member: Some(MEMBER),
+            member: Some(member(shares_memory)),
         };
         let order = ClusterOrder {
             nodes: vec![node("source", cores.source), node("reader", cores.reader)],

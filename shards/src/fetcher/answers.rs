@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use orbitkv_wire::inventory::SourceStream;
-use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId, Refusal};
+use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId, Refusal, Transport};
 
 use super::Fetcher;
-use super::effect::{ConnectionId, StreamEnd, Violation};
+use super::effect::{ConnectionId, FetcherEffect, StreamEnd, Violation};
 use super::operation::{Ending, Stage};
 use super::order::{Route, Setback};
 use crate::time::Moment;
@@ -28,22 +28,38 @@ impl Fetcher {
         };
         self.operations.get_mut(&number).expect("just found").progressed = now;
         let done = match message {
-            FromSource::Answers { answers, .. } => self.on_answers(number, answers, now),
+            FromSource::Answers { answers, grant_ms } => self.on_answers(number, answers, *grant_ms, now),
             FromSource::Refused(refusal) => self.on_refused(number, *refusal, now),
-            FromSource::Bytes { index, bytes, checksum } => {
+            FromSource::Bytes { index, bytes, checksum } if self.comes_over(number, Transport::Quic) => {
                 self.on_bytes_due(number, *index, *bytes, *checksum)
             }
-            FromSource::Failed { index, cause } => self.on_failed(number, *index, *cause),
-            FromSource::Extent { .. } | FromSource::Stopped { .. } | FromSource::Drained => {
-                Err(Violation::Unexpected(message.kind()))
+            FromSource::Extent { index, bytes, checksum, offset }
+                if self.comes_over(number, Transport::Shm) =>
+            {
+                self.on_extent(number, *index, *bytes, *checksum, *offset)
             }
+            FromSource::Failed { index, cause } => self.on_failed(number, *index, *cause),
+            FromSource::Bytes { .. }
+            | FromSource::Extent { .. }
+            | FromSource::Stopped { .. }
+            | FromSource::Drained => Err(Violation::Unexpected(message.kind())),
         };
         if let Err(violation) = done {
             self.close_broken(connection, violation, now);
         }
     }
 
-    fn on_answers(&mut self, number: u64, answers: &[Answer], now: Moment) -> Result<(), Violation> {
+    fn comes_over(&self, number: u64, transport: Transport) -> bool {
+        self.operations[&number].transport == transport
+    }
+
+    fn on_answers(
+        &mut self,
+        number: u64,
+        answers: &[Answer],
+        grant_ms: u32,
+        now: Moment,
+    ) -> Result<(), Violation> {
         let operation = self.operations.get_mut(&number).expect("just found");
         let (asked, answered) = (operation.parts.len(), answers.len());
         if operation.is_answered {
@@ -53,6 +69,8 @@ impl Fetcher {
             return Err(Violation::AnswerCount { asked, answered });
         }
         operation.is_answered = true;
+        // The source counts from when it took the request, which was not before we wrote it.
+        operation.readable_until = operation.asked + Duration::from_millis(u64::from(grant_ms));
         self.lines.get_mut(&operation.line).expect("an operation has its line").failures = 0;
         for (index, answer) in answers.iter().enumerate() {
             match *answer {
@@ -72,6 +90,11 @@ impl Fetcher {
                 Answer::Busy { retry_after_ms } => {
                     self.figures.answered_busy += 1;
                     self.close_part(number, index);
+                    if self.comes_over(number, Transport::Shm) {
+                        // A source lends less over shared memory than over QUIC.
+                        self.ask_over_quic(number, index);
+                        continue;
+                    }
                     let wait = Duration::from_millis(u64::from(retry_after_ms));
                     self.on_busy(number, index, now + wait);
                 }
@@ -115,6 +138,12 @@ impl Fetcher {
         if matches!(refusal, Refusal::StaleEpoch { incarnation, .. } if incarnation == source.incarnation) {
             return Err(Violation::OwnLife);
         }
+        if refusal == Refusal::TransportOff && self.comes_over(number, Transport::Shm) {
+            let line = self.operations[&number].line;
+            let line = self.lines.get_mut(&line).expect("an operation has its line");
+            line.shares_from = now + self.settings.sharing_pause;
+            (0..self.operations[&number].parts.len()).for_each(|index| self.ask_over_quic(number, index));
+        }
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
         let figures = &mut self.figures;
@@ -152,6 +181,20 @@ impl Fetcher {
         Ok(())
     }
 
+    fn on_extent(
+        &mut self,
+        number: u64,
+        index: u16,
+        bytes: u32,
+        checksum: u64,
+        offset: u64,
+    ) -> Result<(), Violation> {
+        self.on_bytes_due(number, index, bytes, checksum)?;
+        let (connection, operation) = (self.operations[&number].connection, self.operation_id(number));
+        self.effects.push_back(FetcherEffect::Read { connection, operation, index, offset, bytes });
+        Ok(())
+    }
+
     fn on_failed(&mut self, number: u64, index: u16, cause: FailureCause) -> Result<(), Violation> {
         self.granted(number, index)?;
         self.figures.failed_reads += 1;
@@ -178,11 +221,34 @@ impl Fetcher {
     pub fn on_stream_over(&mut self, connection: ConnectionId, operation: OperationId, end: StreamEnd) {
         // An operation that ended before is expected to come here.
         let Some(number) = self.number_of(connection, operation) else { return };
+        if self.comes_over(number, Transport::Shm) {
+            return self.on_telling_over(number, end);
+        }
         match end {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
+    }
+
+    /// Over shared memory the stream carries what is told and not the bytes: what has been told is read on.
+    fn on_telling_over(&mut self, number: u64, end: StreamEnd) {
+        let is_untold = |stage: &Stage| matches!(stage, Stage::Asked | Stage::Granted { .. });
+        let parts = self.operations[&number].parts.iter().enumerate();
+        let untold: Vec<usize> =
+            parts.filter(|(_, part)| is_untold(&part.stage)).map(|(index, _)| index).collect();
+        if untold.is_empty() {
+            return;
+        }
+        match end {
+            StreamEnd::Finished => self.figures.cut_short += 1,
+            StreamEnd::Reset { .. } => self.figures.reset += 1,
+        }
+        for index in untold {
+            self.close_part(number, index);
+            self.fail_part(number, index, Setback::Missing);
+        }
+        self.settle(number);
     }
 }

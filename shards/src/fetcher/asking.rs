@@ -51,15 +51,23 @@ impl Fetcher {
         outstanding == 0 || outstanding.saturating_add(bytes) <= self.settings.source_bytes_max
     }
 
-    /// What goes into one operation: the queue in its order, no block twice on one medium.
-    fn batch(&self, line: &Line) -> Vec<(Turn, ExactResidence)> {
+    /// How the bytes of a fetch come.
+    fn transport_of(&self, line: &Line, turn: Turn, now: Moment) -> Transport {
+        let may_share = line.is_shared && line.shares_from <= now;
+        if may_share && !self.fetches[&turn.2].needs_quic { Transport::Shm } else { Transport::Quic }
+    }
+
+    /// What goes into one operation: the queue in its order as far as one transport brings it, no block
+    /// twice on one medium.
+    fn batch(&self, line: &Line, transport: Transport, now: Moment) -> Vec<(Turn, ExactResidence)> {
         let (mut core, mut source) = (self.bytes_outstanding, line.bytes);
         let mut named = BTreeSet::new();
         let mut batch = Vec::new();
         for turn in &line.queue {
             let bytes = self.bytes_of(*turn);
             let is_full = batch.len() == self.settings.residences_max;
-            if is_full || !self.fits_core(core, bytes) || !self.fits_source(source, bytes) {
+            let fits = self.fits_core(core, bytes) && self.fits_source(source, bytes);
+            if is_full || !fits || self.transport_of(line, *turn, now) != transport {
                 break;
             }
             let wanted = self.fetches[&turn.2].residence();
@@ -77,7 +85,9 @@ impl Fetcher {
         let local = self.local.as_ref().expect("who asks has a life");
         let requester = Requester { node: local.node, incarnation: local.incarnation };
         let binding = Binding { cluster: local.cluster, source: line.source, requester };
-        let batch = self.batch(line);
+        let first = *line.queue.first().expect("who is asked has something to be asked for");
+        let transport = self.transport_of(line, first, now);
+        let batch = self.batch(line, transport, now);
 
         self.operations_made += 1;
         let number = self.operations_made;
@@ -110,6 +120,9 @@ impl Fetcher {
         let operation = Operation {
             line: id,
             connection,
+            transport,
+            asked: now,
+            readable_until: now,
             parts,
             is_answered,
             is_granted,
@@ -124,7 +137,7 @@ impl Fetcher {
             binding,
             operation: self.operation_id(number),
             deadline_ms,
-            transport: Transport::Quic,
+            transport,
             residences: batch.into_iter().map(|(_, wanted)| wanted).collect(),
         };
         self.effects.push_back(FetcherEffect::Authorize { connection, authorize });

@@ -65,6 +65,28 @@ pub enum FetcherEffect {
         /// The operation.
         operation: OperationId,
     },
+    /// Shared memory: copy these bytes of the source's arena to where [`super::Fetcher::destination`] says, asked
+    /// before every step, and report [`super::Fetcher::on_bytes`], or [`super::Fetcher::on_unread`].
+    Read {
+        /// On which connection it was told.
+        connection: ConnectionId,
+        /// The operation.
+        operation: OperationId,
+        /// Position of the residence.
+        index: u16,
+        /// Offset in the source's arena, which may not have it.
+        offset: u64,
+        /// Payload bytes.
+        bytes: u32,
+    },
+    /// Shared memory: nothing of the operation is read any more, and never will be. The source is owed a
+    /// Released until it has answered, whatever becomes of the connection or of either life.
+    Released {
+        /// Whose.
+        source: SourceStream,
+        /// The operation.
+        operation: OperationId,
+    },
     /// Close the connection. The room has forgotten it and everything on it.
     Close {
         /// Which.

@@ -9,6 +9,10 @@ pub struct FetcherFigures {
     pub fetched: u64,
     /// Payload bytes of those.
     pub bytes_fetched: u64,
+    /// Of the fetches that brought their block: over shared memory.
+    pub fetched_shm: u64,
+    /// Payload bytes of those.
+    pub bytes_fetched_shm: u64,
     /// Payload bytes that came and were of no use: wrong, or nobody wanted them any more.
     pub bytes_wasted: u64,
     /// Fetches that failed because nobody has the block.
@@ -51,6 +55,8 @@ pub struct FetcherFigures {
     pub wrong_lengths: u64,
     /// Granted residences that the source could not read.
     pub failed_reads: u64,
+    /// Told extents that were not read to their end: time was over, nobody wanted them, or they were not there.
+    pub unread: u64,
     /// Payloads without the checksum their source told.
     pub wrong_checksums: u64,
 

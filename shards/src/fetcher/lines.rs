@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::payload::Transport;
 
 use super::effect::{CloseCause, ConnectionId, DialId, FetcherEffect, Violation};
+use super::operation::Ending;
 use super::order::{Place, Route, Setback, Turn};
 use super::{Fetcher, FetcherSettings, Timer};
 use crate::time::Moment;
@@ -31,6 +33,10 @@ pub(super) enum Reach {
 pub(super) struct Line {
     pub source: SourceStream,
     pub reach: Reach,
+    /// Whether we read in the source's arena: the driver has mapped it.
+    pub is_shared: bool,
+    /// Until when the source is not asked over shared memory: it has said that that is off.
+    pub shares_from: Moment,
     /// What waits to be asked for.
     pub queue: BTreeSet<Turn>,
     /// Operations that have not ended.
@@ -49,7 +55,18 @@ impl Line {
     fn new(source: SourceStream, now: Moment, idle_due: Moment) -> Line {
         let (queue, operations) = (BTreeSet::new(), BTreeSet::new());
         let reach = Reach::Closed(Moment(0));
-        Line { source, reach, queue, operations, bytes: 0, failures: 0, used: now, idle_due }
+        Line {
+            source,
+            reach,
+            is_shared: false,
+            shares_from: Moment(0),
+            queue,
+            operations,
+            bytes: 0,
+            failures: 0,
+            used: now,
+            idle_due,
+        }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -136,6 +153,7 @@ impl Fetcher {
         };
         assert_eq!(line.reach, Reach::Dialing(dial), "a line is dialed once at a time");
         line.reach = Reach::Open(connection);
+        line.is_shared = false;
         line.used = now;
         let former = self.by_connection.insert(connection, id);
         assert!(former.is_none(), "a connection has a number of its own");
@@ -150,6 +168,30 @@ impl Fetcher {
         for turn in self.take_queue(id) {
             self.reroute(turn, Setback::Missing);
         }
+    }
+
+    /// The source of a connection lets us read in its arena: what is asked from now on comes that way.
+    pub fn on_shared(&mut self, connection: ConnectionId) {
+        if let Some(line) = self.line_of(connection) {
+            line.is_shared = true;
+        }
+    }
+
+    /// The source's arena is ours to read no more: what was asked that way is asked over QUIC.
+    pub fn on_unshared(&mut self, connection: ConnectionId) {
+        let Some(line) = self.line_of(connection) else { return };
+        line.is_shared = false;
+        for number in line.operations.clone() {
+            if self.operations[&number].transport == Transport::Shm {
+                let parts = self.operations[&number].parts.len();
+                (0..parts).for_each(|index| self.ask_over_quic(number, index));
+                self.finish(number, Ending::Forget);
+            }
+        }
+    }
+
+    fn line_of(&mut self, connection: ConnectionId) -> Option<&mut Line> {
+        self.lines.get_mut(self.by_connection.get(&connection)?)
     }
 
     /// A connection is gone, whoever ended it; one that the room closed is not known any more.

@@ -10,8 +10,13 @@
 //! The driver writes payload; it asks [`Fetcher::destination`] for every piece, writes it before it calls
 //! anything else of the room, and throws it away if there is none. A fetch is in at most one operation, and
 //! an operation that ended or gave a fetch up has no destination for it any more. So at the moment a fetch
-//! is reported, or goes on to another candidate, nothing can write into its slot: over QUIC no proof is needed
-//! but that we stop reading.
+//! is reported, or goes on to another candidate, nothing can write into its slot: no proof is needed but that we
+//! stop reading.
+//!
+//! # Who reads in a source's arena
+//! Over shared memory the driver is told what to read, and asks for the destination before every step of it:
+//! there is none once the grant's time is over. An operation that ended, however it did, is released: from then on
+//! the driver reads nothing of it, and owes its source the word that it does not, until the source has answered.
 
 mod answers;
 mod asking;
@@ -34,6 +39,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Incarnation, Medium, NodeId};
 use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::payload::Transport;
 
 use crate::members::{Local, MemberMap};
 use crate::residents::CopyId;
@@ -235,7 +241,7 @@ impl Fetcher {
     }
 
     /// A fetch has brought its block.
-    fn succeed(&mut self, copy: CopyId, checksum: u64) {
+    fn succeed(&mut self, copy: CopyId, checksum: u64, transport: Transport) {
         let (medium, bytes) = {
             let fetch = &self.fetches[&copy];
             (fetch.current.map_or(Medium::Dram, |candidate| candidate.medium), fetch.order.bytes)
@@ -243,6 +249,10 @@ impl Fetcher {
         self.remove(copy);
         self.figures.fetched += 1;
         self.figures.bytes_fetched += bytes;
+        if transport == Transport::Shm {
+            self.figures.fetched_shm += 1;
+            self.figures.bytes_fetched_shm += bytes;
+        }
         self.effects.push_back(FetcherEffect::Fetched { copy, medium, checksum });
     }
 

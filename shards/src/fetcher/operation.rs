@@ -1,11 +1,11 @@
 //! An operation: what was asked of a source at once, and how far each residence of it is.
 
 use orbitkv_wire::identity::Sequence;
-use orbitkv_wire::payload::OperationId;
+use orbitkv_wire::payload::{OperationId, Transport};
 
 use super::effect::{ConnectionId, FetcherEffect};
 use super::lines::LineId;
-use super::order::{Place, Setback};
+use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::time::Moment;
@@ -17,7 +17,7 @@ pub(super) enum Stage {
     Asked,
     /// Its bytes, or that they do not come, are due.
     Granted { bytes: u32 },
-    /// Its bytes are coming.
+    /// Its bytes are coming, or are read where the source has them.
     Flowing { bytes: u32, checksum: u64 },
     /// Nothing of it is due any more.
     Over,
@@ -39,6 +39,12 @@ pub(super) struct Part {
 pub(super) struct Operation {
     pub line: LineId,
     pub connection: ConnectionId,
+    /// How its bytes come.
+    pub transport: Transport,
+    /// When it was asked: no grant begins earlier at its source.
+    pub asked: Moment,
+    /// Shared memory: when we stop reading, whatever the source does then.
+    pub readable_until: Moment,
     /// In the order of the Authorize.
     pub parts: Vec<Part>,
     /// Whether its Answers came.
@@ -110,6 +116,16 @@ impl Fetcher {
         }
     }
 
+    /// The way of a part has failed, not its source: its fetch asks the same source over QUIC.
+    pub(super) fn ask_over_quic(&mut self, number: u64, index: usize) {
+        let Some(copy) = self.detach(number, index) else { return };
+        let fetch = self.fetches.get_mut(&copy).expect("a part is of a fetch");
+        fetch.needs_quic = true;
+        let candidate = fetch.current.take().expect("what was asked was a route");
+        fetch.routes.push_front(Route { candidate, not_before: Moment(0) });
+        self.unplace(copy);
+    }
+
     /// A fetch wants its part no more. It is thrown away when it comes, if anything else of the operation
     /// is wanted.
     pub(super) fn give_up(&mut self, number: u64, index: u16) {
@@ -138,12 +154,14 @@ impl Fetcher {
 
     /// Ends an operation. What was somebody's of it has been taken from it before.
     pub(super) fn finish(&mut self, number: u64, ending: Ending) {
+        let transport = self.operations[&number].transport;
         let connection = self.forget_operation(number);
         let operation = self.operation_id(number);
-        self.effects.push_back(match ending {
-            Ending::Release => FetcherEffect::Release { connection, operation },
-            Ending::Cancel => FetcherEffect::Cancel { connection, operation },
-            Ending::Forget => FetcherEffect::Forget { connection, operation },
+        self.effects.push_back(match (transport, ending) {
+            (Transport::Quic, Ending::Release) => FetcherEffect::Release { connection, operation },
+            (Transport::Quic, Ending::Cancel) => FetcherEffect::Cancel { connection, operation },
+            // The Released that has been said means as much as either.
+            (Transport::Shm, _) | (_, Ending::Forget) => FetcherEffect::Forget { connection, operation },
         });
     }
 
@@ -155,6 +173,11 @@ impl Fetcher {
         self.discharge(operation.line, open.map(|part| part.bytes).sum());
         let line = self.lines.get_mut(&operation.line).expect("an operation has its line");
         assert!(line.operations.remove(&number), "a line knows its operations");
+        if operation.transport == Transport::Shm {
+            // However it ended, it has no destination any more: nothing of it is read from here on.
+            let (source, operation) = (line.source, self.operation_id(number));
+            self.effects.push_back(FetcherEffect::Released { source, operation });
+        }
         self.is_due = true;
         operation.connection
     }

@@ -83,6 +83,8 @@ pub(super) struct Fetch {
     /// Grows with every fetch: who came first goes first.
     pub age: u64,
     pub place: Place,
+    /// Whether shared memory has failed it once, so that it goes over QUIC from then on.
+    pub needs_quic: bool,
     worst: Option<Setback>,
 }
 
@@ -104,7 +106,7 @@ impl Fetch {
         let route = |candidate: &Candidate| Route { candidate: *candidate, not_before: Moment(0) };
         let routes = candidates.iter().filter(fits).take(CANDIDATES_MAX).map(route).collect();
         let place = Place::Unplaced;
-        Fetch { order, routes, current: None, tried: 0, deadline, age, place, worst: None }
+        Fetch { order, routes, current: None, tried: 0, deadline, age, place, needs_quic: false, worst: None }
     }
 
     pub fn turn(&self) -> Turn {

@@ -4,3 +4,4 @@ mod model;
 mod payload;
 mod queue;
 mod rig;
+mod shared;

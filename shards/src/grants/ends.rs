@@ -80,7 +80,7 @@ impl Grants {
                 }
             }
         }
-        self.effects.push_back(Effect::Drained { node: reader.node, operation });
+        self.effects.push_back(Effect::Drained { reader: *reader, operation });
         self.assert_invariants();
     }
 
@@ -89,6 +89,12 @@ impl Grants {
         if self.readers.get(&reader.node) == Some(reader) {
             self.readers.remove(&reader.node);
         }
+    }
+
+    /// Whether anything waits for a proof of this reader. Its process is watched as long.
+    #[must_use]
+    pub fn is_read_by(&self, reader: &Reader) -> bool {
+        self.keys_of(reader.node).iter().any(|key| self.operations[key].reader.as_ref() == Some(reader))
     }
 
     /// A reader's process is dead: nobody reads what it was told of.

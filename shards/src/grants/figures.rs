@@ -31,6 +31,8 @@ pub struct GrantFigures {
     pub failed: u64,
     /// Payload bytes that peers were told of.
     pub lent_bytes: u64,
+    /// Of those, bytes that peers read over shared memory.
+    pub lent_shm_bytes: u64,
     /// Operations that peers released.
     pub released: u64,
     /// Operations that peers cancelled.

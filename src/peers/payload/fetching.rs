@@ -18,7 +18,9 @@ use orbitkv_wire::payload::{
 };
 
 use super::super::close_code;
-use super::{Asked, Link, Payload, Surroundings, WaitingDial, dial};
+use super::sharing::Reading;
+use super::{Asked, Link, Payload, PendingDial, Surroundings, WaitingDial, dial};
+
 /// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
 const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -129,8 +131,18 @@ impl Payload {
                 FetcherEffect::Forget { connection, operation } => {
                     self.leave(connection, operation, around);
                 }
+                FetcherEffect::Read { connection, operation, index, offset, bytes } => {
+                    let (id, bytes) = (connection, u64::from(bytes));
+                    let reading = Reading { id, operation, index, offset, bytes, done: 0, sum: None };
+                    self.readings.push_back(reading);
+                }
+                FetcherEffect::Released { source, operation } => {
+                    let sockets = self.sockets.as_mut().expect("who shares memory has sockets");
+                    sockets.owe((source.node, source.shard), operation);
+                }
                 FetcherEffect::Close { connection, cause } => {
                     if let Some(connection) = self.fetching.remove(&connection) {
+                        self.part(connection);
                         tracing::debug!(core = self.shard.0, %cause, "a payload connection is closed");
                         self.links.remove(&connection);
                         around.endpoint.close(connection, close_code::ENDED, around.now.0);
@@ -151,7 +163,7 @@ impl Payload {
         let WaitingDial { dial: id, source, address, until } = wanted;
         match dial(around.endpoint, around.neighbours, &source, address, around.now) {
             Ok(connection) => {
-                self.dials.insert(connection, id);
+                self.dials.insert(connection, PendingDial { dial: id, source });
             }
             Err(DialRefusal::TooManyPending | DialRefusal::NoRoom) if around.now < until => {
                 self.waiting.push_back(wanted);

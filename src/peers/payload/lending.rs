@@ -87,8 +87,12 @@ impl Payload {
                 | Effect::Lend { at, .. }
                 | Effect::Finish { at }
                 | Effect::Stop { at, .. } => *at,
-                // Nobody reads over shared memory yet.
-                Effect::Drained { .. } => continue,
+                Effect::Drained { reader, operation } => {
+                    if let Some(sockets) = &mut self.sockets {
+                        sockets.say_drained(reader, *operation);
+                    }
+                    continue;
+                }
             };
             let Some(&connection) = self.lending.get(&at.connection) else {
                 // Its connection is gone: what would have been lent is not.

@@ -5,14 +5,18 @@
 //! come are written into their slot as they arrive: nothing is collected in between but one frame.
 //!
 //! A connection has one direction: who dialled it asks, who accepted it lends. Each operation has a stream;
-//! releases and cancels have one of their own, which is more urgent.
+//! releases and cancels have one of their own, which is more urgent. Between nodes of one host the bytes themselves
+//! are read where their source has them, and peer sockets carry the word that they are read no more.
 
 mod fetching;
 mod lending;
 mod lent_stream;
+mod sharing;
+mod sockets;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
@@ -34,6 +38,9 @@ use super::life::Neighbours;
 use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
 use fetching::FetchStream;
 use lent_stream::LentStream;
+use sharing::Reading;
+
+pub use sockets::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, bind as bind_peer_socket, socket_path};
 
 /// Bytes of payload streams that a turn reads: with their checksum some 40 µs of it.
 const READ_BYTES_PER_TURN: usize = 128 * 1024;
@@ -65,12 +72,24 @@ struct WaitingDial {
     until: Moment,
 }
 
+/// A dial that has not become a line of the fetcher.
+#[derive(Clone, Copy)]
+struct PendingDial {
+    dial: DialId,
+    source: SourceStream,
+}
+
 /// One payload connection.
 enum Link {
     /// We lend on it.
     Lending { id: PayloadConnection, requester: Requester, streams: BTreeMap<StreamId, LentStream> },
     /// We fetch on it.
-    Fetching { id: fetcher::ConnectionId, control: Control, streams: BTreeMap<StreamId, FetchStream> },
+    Fetching {
+        id: fetcher::ConnectionId,
+        source: SourceStream,
+        control: Control,
+        streams: BTreeMap<StreamId, FetchStream>,
+    },
 }
 
 /// The stream for releases and cancels of a connection that we dialled.
@@ -94,7 +113,15 @@ pub(super) struct Payload {
     /// By the numbers that the rooms know.
     lending: HashMap<PayloadConnection, quic::ConnectionId>,
     fetching: HashMap<fetcher::ConnectionId, quic::ConnectionId>,
-    dials: HashMap<quic::ConnectionId, DialId>,
+    dials: HashMap<quic::ConnectionId, PendingDial>,
+    /// Connections that wait for their source to let us read in its arena, or not.
+    greeted: HashMap<quic::ConnectionId, PendingDial>,
+    /// With nodes of this host, if memory is shared at all.
+    sockets: Option<PeerSockets<quic::ConnectionId>>,
+    /// Whether something has happened on them.
+    sockets_readable: bool,
+    /// What is read in other nodes' arenas, one after the other.
+    readings: VecDeque<Reading>,
     /// Dials for which the endpoint has no room yet.
     waiting: VecDeque<WaitingDial>,
     /// Operations for which their connection has no stream yet.
@@ -116,11 +143,21 @@ pub struct PayloadReport {
     pub lending: usize,
     /// Connections on which it fetches.
     pub fetching: usize,
+    /// Processes that read in our arena.
+    pub readers: usize,
+    /// Who wanted to and was not let in.
+    pub readers_refused: u64,
 }
 
 impl Payload {
     /// No connections yet. `slice_bytes` is the shard's part of the arena.
-    pub fn new(shard: ShardIndex, arena: Arena, slice_bytes: u64, window_bytes: u64) -> Payload {
+    pub fn new(
+        shard: ShardIndex,
+        arena: Arena,
+        sockets: Option<PeerSockets<quic::ConnectionId>>,
+        slice_bytes: u64,
+        window_bytes: u64,
+    ) -> Payload {
         // No slot is smaller than an extent, and a quarter of the slice is lent at most.
         let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
         let settings = FetcherSettings {
@@ -142,6 +179,10 @@ impl Payload {
             lending: HashMap::new(),
             fetching: HashMap::new(),
             dials: HashMap::new(),
+            greeted: HashMap::new(),
+            sockets,
+            sockets_readable: true,
+            readings: VecDeque::new(),
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
             readable: VecDeque::new(),
@@ -151,7 +192,19 @@ impl Payload {
 
     /// Whether a connection, or a dial, is one of payload.
     pub fn has(&self, connection: quic::ConnectionId) -> bool {
-        self.links.contains_key(&connection) || self.dials.contains_key(&connection)
+        self.links.contains_key(&connection)
+            || self.dials.contains_key(&connection)
+            || self.greeted.contains_key(&connection)
+    }
+
+    /// Readable when something has happened on peer sockets.
+    pub fn sockets_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sockets.as_ref().map(PeerSockets::fd)
+    }
+
+    /// Notes that something has.
+    pub fn note_sockets(&mut self) {
+        self.sockets_readable = true;
     }
 
     /// When a turn is due if nothing happens before.
@@ -160,7 +213,8 @@ impl Payload {
         // What waits for the endpoint looks again soon.
         let waits = !self.waiting.is_empty() || !self.unasked.is_empty();
         let again = waits.then(|| now + WAITING_LOOK);
-        grants.into_iter().chain(self.fetcher.next_deadline()).chain(again).min()
+        let sockets = self.sockets.as_ref().and_then(|sockets| sockets.next_deadline(now));
+        grants.into_iter().chain(self.fetcher.next_deadline()).chain(again).chain(sockets).min()
     }
 
     /// What it says of itself.
@@ -170,6 +224,8 @@ impl Payload {
             fetcher: *self.fetcher.figures(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
+            readers: self.sockets.as_ref().map_or(0, PeerSockets::readers),
+            readers_refused: self.sockets.as_ref().map_or(0, PeerSockets::refused),
         }
     }
 
@@ -230,16 +286,16 @@ impl Payload {
         shard: &mut Shard,
         around: &mut Surroundings<'_>,
     ) {
-        self.made += 1;
         match (origin, self.dials.remove(&connection)) {
-            (quic::Origin::Dialled, Some(dial)) => {
-                let id = fetcher::ConnectionId(self.made);
-                let link = Link::Fetching { id, control: Control::default(), streams: BTreeMap::new() };
-                self.links.insert(connection, link);
-                self.fetching.insert(id, connection);
-                self.fetcher.on_connected(dial, id, around.now);
+            (quic::Origin::Dialled, Some(pending)) => {
+                // Nothing is asked before it is known how it will come.
+                match self.join(connection, &pending.source, around) {
+                    true => drop(self.greeted.insert(connection, pending)),
+                    false => self.open(connection, pending, around.now),
+                }
             }
             (quic::Origin::Accepted, _) => {
+                self.made += 1;
                 let id = PayloadConnection(self.made);
                 let member = peer.and_then(|node| around.neighbours.map.get(node));
                 let requester =
@@ -267,10 +323,14 @@ impl Payload {
     /// Something has happened on a connection of payload, other than that it came to be.
     pub fn on_event(&mut self, event: &Event, shard: &mut Shard, around: &mut Surroundings<'_>) {
         match *event {
-            Event::Lost { connection, .. } => match self.dials.remove(&connection) {
-                Some(dial) => self.fetcher.on_dial_failed(dial, around.now),
-                None => self.end(connection, shard, around.now),
-            },
+            Event::Lost { connection, .. } => {
+                let pending = self.dials.remove(&connection).or_else(|| self.greeted.remove(&connection));
+                self.part(connection);
+                match pending {
+                    Some(PendingDial { dial, .. }) => self.fetcher.on_dial_failed(dial, around.now),
+                    None => self.end(connection, shard, around.now),
+                }
+            }
             Event::StreamOpened { connection, stream } => match self.links.get_mut(&connection) {
                 Some(Link::Lending { streams, .. }) => {
                     streams.insert(stream, LentStream::default());
@@ -313,6 +373,7 @@ impl Payload {
             }
             Some(Link::Fetching { id, .. }) => {
                 self.fetching.remove(&id);
+                self.part(connection);
                 self.fetcher.on_closed(id, now);
             }
             None => {}
@@ -321,7 +382,9 @@ impl Payload {
 
     /// One slice of everything; true if more is to be done at once.
     pub fn turn(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
+        self.share(around);
         let mut more = self.read(shard, around);
+        more |= self.read_shared();
         more |= self.seek(shard, around);
         more |= self.sum(shard);
         self.drain(shard);
@@ -332,7 +395,10 @@ impl Payload {
         self.lend(shard, around);
         self.fetch(shard, around);
         self.drain(shard);
-        more
+        if let Some(sockets) = &mut self.sockets {
+            sockets.forget_sources();
+        }
+        more || !self.readings.is_empty()
     }
 
     /// Reads streams in turn, a bounded part of what has come.

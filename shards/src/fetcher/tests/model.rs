@@ -8,7 +8,7 @@ use std::time::Duration;
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, Medium, NamespaceDigest, Sequence};
 use orbitkv_wire::inventory::SourceStream;
-use orbitkv_wire::payload::{Answer, Authorize, FailureCause, FromSource, OperationId, Refusal};
+use orbitkv_wire::payload::{Answer, Authorize, FailureCause, FromSource, OperationId, Refusal, Transport};
 
 use super::rig::{ORIGIN, local, member, node};
 use crate::fetcher::*;
@@ -108,6 +108,10 @@ struct World {
     connections_made: u64,
     fetched: u64,
     ended: u64,
+    /// Operations over shared memory.
+    shared: BTreeSet<u64>,
+    /// Those that are released: their source may have anything else there by now.
+    released: BTreeSet<u64>,
 }
 
 impl World {
@@ -146,6 +150,8 @@ impl World {
             connections_made: 0,
             fetched: 0,
             ended: 0,
+            shared: BTreeSet::new(),
+            released: BTreeSet::new(),
         };
         world.room.on_registered(local());
         world.announce_members();
@@ -245,6 +251,12 @@ impl World {
                     assert!(self.lives[name].0 > incarnation.0[0], "only an older life is excluded");
                 }
                 FetcherEffect::Refresh => {}
+                // The driver reads when its turn comes: see `flow`.
+                FetcherEffect::Read { operation, .. } => assert!(self.shared.contains(&operation.number)),
+                FetcherEffect::Released { operation, .. } => {
+                    assert!(self.shared.contains(&operation.number));
+                    assert!(self.released.insert(operation.number), "an operation is released once");
+                }
             }
         }
     }
@@ -286,6 +298,9 @@ impl World {
             is_over: false,
         };
         let number = stream.authorize.operation.number;
+        if stream.authorize.transport == Transport::Shm {
+            self.shared.insert(number);
+        }
         assert!(self.streams.insert(number, stream).is_none());
         let live = |stream: &&Stream| stream.connection == connection && !stream.is_over;
         assert!(self.streams.values().filter(live).count() <= self.settings.operations_max);
@@ -296,6 +311,8 @@ impl World {
         let stream = self.streams.get_mut(&operation.number).expect("an operation that is known");
         assert!(!stream.is_over && stream.connection == connection, "an operation ends once");
         stream.is_over = true;
+        let is_shared = self.shared.contains(&operation.number);
+        assert_eq!(is_shared, self.released.contains(&operation.number), "what is read there is released");
         stream
     }
 
@@ -383,7 +400,17 @@ impl World {
         let (index, is_last) = (flow.index, flow.come == flow.sends.len());
         let (connection, operation) = (stream.connection, OperationId { origin: ORIGIN, number });
         let piece = flow.sends[range.clone()].to_vec();
-        if let Some(place) = self.room.destination(connection, operation, index, self.now) {
+        let is_shared = self.shared.contains(&number);
+        let place = self.room.destination(connection, operation, index, self.now);
+        if is_shared && place.is_none() {
+            // A reader stops at the first step that it may not do.
+            stream.flow = None;
+            self.room.on_unread(connection, operation, index);
+            self.room.assert_invariants();
+            return self.take_effects();
+        }
+        if let Some(place) = place {
+            assert!(!self.released.contains(&number), "nothing is read after it was said to be released");
             let wanted = stream.authorize.residences[usize::from(index)];
             let start = place.arena_offset as usize;
             let owner = self.begun.values().find(|begun| begun.slot * SLOT == start);
@@ -421,7 +448,13 @@ impl World {
         }
         let bytes = sends.len() as u32;
         stream.flow = Some(Flow { index, sends, come: 0 });
-        self.say(number, FromSource::Bytes { index, bytes, checksum: told });
+        self.say(
+            number,
+            match self.shared.contains(&number) {
+                true => FromSource::Extent { index, bytes, checksum: told, offset: key },
+                false => FromSource::Bytes { index, bytes, checksum: told },
+            },
+        );
     }
 
     /// Something that no source of ours says.
@@ -435,7 +468,12 @@ impl World {
             _ => FromSource::Answers { grant_ms: 1, answers: vec![Answer::Granted { bytes: 9 }; 129] },
         };
         let is_due = self.streams[&number].due.contains(&index);
-        let is_legal = is_due && matches!(message, FromSource::Bytes { .. } | FromSource::Failed { .. });
+        let is_legal = is_due
+            && match message {
+                FromSource::Bytes { .. } => !self.shared.contains(&number),
+                FromSource::Failed { .. } => true,
+                _ => false,
+            };
         if !is_legal {
             self.say(number, message);
         }
@@ -452,8 +490,16 @@ impl World {
         self.room.on_stream_over(connection, operation, end);
         self.room.assert_invariants();
         self.take_effects();
-        assert!(self.streams.get(&number).is_none_or(|stream| stream.is_over), "{is_over}");
-        self.streams.remove(&number);
+        // What is told over shared memory is read on when the stream has ended.
+        let reads_on = |stream: &Stream| self.shared.contains(&number) && stream.flow.is_some();
+        let known = self.streams.get_mut(&number);
+        match known {
+            Some(stream) if !stream.is_over && reads_on(stream) => stream.due.clear(),
+            known => {
+                assert!(known.is_none_or(|stream| stream.is_over), "{is_over}");
+                self.streams.remove(&number);
+            }
+        }
     }
 
     fn change_members(&mut self) {
@@ -497,6 +543,9 @@ impl World {
             let connection = ConnectionId(self.connections_made);
             self.connections.insert(connection, source);
             self.room.on_connected(dial, connection, self.now);
+            if self.dice.one_in(2) {
+                self.room.on_shared(connection);
+            }
         }
         self.take_effects();
         assert!(self.connections.len() + self.dials.len() <= self.settings.connections_max);
@@ -508,6 +557,17 @@ impl World {
         self.connections.remove(&connection);
         self.streams.retain(|_, stream| stream.connection != connection);
         self.room.on_closed(connection, self.now);
+    }
+
+    /// A peer socket breaks, or is there again.
+    fn change_sharing(&mut self) {
+        let connections: Vec<_> = self.connections.keys().copied().collect();
+        let Some(connection) = self.dice.pick(&connections) else { return };
+        match self.dice.one_in(2) {
+            true => self.room.on_unshared(connection),
+            false => self.room.on_shared(connection),
+        }
+        self.take_effects();
     }
 
     fn cancel(&mut self) {
@@ -538,6 +598,7 @@ impl World {
             (32, _) if !self.honest && self.dice.one_in(4) => self.lose_connection(),
             (33, Some(number)) if !self.honest && self.dice.one_in(4) => self.violate(number),
             (34, _) if !self.honest && self.dice.one_in(4) => self.change_members(),
+            (35, _) if self.dice.one_in(4) => self.change_sharing(),
             _ => self.step(),
         }
         self.room.assert_invariants();
@@ -557,6 +618,7 @@ fn no_wrong_byte_and_each_fetch_ends_once_among_bad_sources() {
         assert!(world.begun.is_empty(), "seed {seed}: every fetch has ended");
         assert_eq!(world.room.bytes_outstanding(), 0);
         assert!(world.streams.values().all(|stream| stream.is_over), "every operation has ended");
+        assert_eq!(world.shared, world.released, "however it ended, its source has been told");
         let figures = world.room.figures();
         assert_eq!(figures.begun, world.ended);
         assert_eq!(figures.fetched, world.fetched);
@@ -570,11 +632,14 @@ fn no_wrong_byte_and_each_fetch_ends_once_among_bad_sources() {
         sum.late += figures.late;
         sum.cut_short += figures.cut_short;
         sum.bytes_wasted += figures.bytes_wasted;
+        sum.fetched_shm += figures.fetched_shm;
+        sum.unread += figures.unread;
     }
     // What is tested has happened, and often.
     let least = [sum.fetched / 50, sum.rerouted, sum.wrong_checksums, sum.violations, sum.stale_epoch]
         .into_iter()
         .chain([sum.stalled, sum.busy, sum.late, sum.cut_short, sum.bytes_wasted])
+        .chain([sum.fetched_shm / 10, sum.unread])
         .min();
     assert!(least >= Some(20), "{sum:?}");
 }

@@ -8,7 +8,7 @@ use orbitkv_wire::identity::{
     BlockHash, ClusterUuid, GroupId, Incarnation, Medium, NamespaceDigest, NodeId, Sequence, ShardIndex,
 };
 use orbitkv_wire::inventory::SourceStream;
-use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, append_authorize};
+use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Transport, append_authorize};
 
 use crate::fetcher::*;
 use crate::members::{Local, Member, MemberMap};
@@ -79,6 +79,10 @@ pub struct Rig {
     pub endings: Vec<(u64, &'static str)>,
     pub excluded: Vec<(NodeId, Incarnation)>,
     pub refreshes: usize,
+    /// What the driver is to read, and which operations it has said to read no more.
+    pub reads: Vec<(u64, u16, u64)>,
+    pub released: Vec<u64>,
+    shared_with: BTreeMap<u64, NodeId>,
     pub revision: u64,
     settings: FetcherSettings,
     connections_made: u64,
@@ -102,6 +106,9 @@ impl Rig {
             endings: Vec::new(),
             excluded: Vec::new(),
             refreshes: 0,
+            reads: Vec::new(),
+            released: Vec::new(),
+            shared_with: BTreeMap::new(),
             revision: 0,
             settings,
             connections_made: 0,
@@ -178,6 +185,14 @@ impl Rig {
                 FetcherEffect::Failed { copy, outcome } => self.finish(copy, Err(outcome)),
                 FetcherEffect::Exclude { node, incarnation } => self.excluded.push((node, incarnation)),
                 FetcherEffect::Refresh => self.refreshes += 1,
+                FetcherEffect::Read { operation, index, offset, bytes, .. } => {
+                    assert_eq!(bytes, BYTES);
+                    self.reads.push((operation.number, index, offset));
+                }
+                FetcherEffect::Released { source, operation } => {
+                    assert_eq!(source.node, self.shared_with[&operation.number], "whoever lent it hears it");
+                    self.released.push(operation.number);
+                }
             }
         }
         self.asked.keys().for_each(|number| assert!(*number > 0));
@@ -196,6 +211,7 @@ impl Rig {
         assert!(authorize.residences.len() <= self.settings.residences_max);
         let number = authorize.operation.number;
         assert!(self.asked.insert(number, Asked { connection, authorize }).is_none(), "a number is new");
+        self.shared_with.insert(number, self.asked[&number].authorize.binding.source.node);
         let of_it = self.asked.values().filter(|asked| asked.connection == connection).count();
         assert!(of_it <= self.settings.operations_max, "operations keep their bound");
     }
@@ -292,6 +308,30 @@ impl Rig {
         let connection = self.asked[&number].connection;
         self.room.on_bytes(connection, Rig::id(number), index, computed);
         self.step();
+    }
+
+    /// The source lets us read in its arena, or no more.
+    pub fn share(&mut self, name: &str, shares: bool) {
+        let connection = self.connection(name);
+        match shares {
+            true => self.room.on_shared(connection),
+            false => self.room.on_unshared(connection),
+        }
+        self.step();
+    }
+
+    pub fn tell(&mut self, number: u64, index: u16) {
+        self.say(number, FromSource::Extent { index, bytes: BYTES, checksum: 4711, offset: 7 });
+    }
+
+    pub fn unread(&mut self, number: u64, index: u16) {
+        let connection = self.asked[&number].connection;
+        self.room.on_unread(connection, Rig::id(number), index);
+        self.step();
+    }
+
+    pub fn transport(&self, number: u64) -> Transport {
+        self.asked[&number].authorize.transport
     }
 
     /// Bytes of one residence, whole and right.

@@ -98,7 +98,7 @@ fn over_shared_memory_time_and_a_closed_socket_prove_nothing() {
     assert_eq!(rig.grants.figures().quarantined_bytes, 0);
     let again = rig.effects.len();
     rig.released(&reader(1, 9), operation);
-    assert_eq!(rig.effects[again..], [Effect::Drained { node: node(1), operation }], "idempotent");
+    assert_eq!(rig.effects[again..], [Effect::Drained { reader: reader(1, 9), operation }], "idempotent");
 }
 
 #[test]

@@ -321,8 +321,9 @@ impl Case {
         let peer = (0..3).find(|&peer| node(peer) == self.rig.operations[&operation].0).expect("a peer's");
         // From whatever process of the node: after a reconnect it is known by another.
         let process = self.processes;
-        self.rig.released(&reader(peer, process), operation);
-        assert_eq!(self.rig.effects.last(), Some(&Effect::Drained { node: node(peer), operation }));
+        let reader = reader(peer, process);
+        self.rig.released(&reader, operation);
+        assert_eq!(self.rig.effects.last(), Some(&Effect::Drained { reader, operation }));
         self.count("released");
     }
 
