@@ -1,7 +1,7 @@
 //! What bounds an endpoint, and the transport parameters that follow from it.
 
 use super::Purpose;
-use quinn_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,6 +173,10 @@ impl EndpointSettings {
     fn transport(&self) -> TransportConfig {
         let idle_ms =
             VarInt::try_from(self.idle_timeout.as_millis() as u64).expect("asserted to be below an hour");
+        // Whatever came in a turn is acknowledged at its end: a later turn for that alone would find the connection's
+        // state out of the caches, and a loss is known sooner.
+        let mut acknowledging = AckFrequencyConfig::default();
+        acknowledging.ack_eliciting_threshold(0u32.into());
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.mtu_bytes_max);
         let mut config = TransportConfig::default();
@@ -180,6 +184,7 @@ impl EndpointSettings {
             .max_idle_timeout(Some(IdleTimeout::from(idle_ms)))
             .initial_rtt(INITIAL_RTT)
             .mtu_discovery_config(Some(discovery))
+            .ack_frequency_config(Some(acknowledging))
             .max_concurrent_uni_streams(0u32.into())
             .datagram_receive_buffer_size(None)
             .datagram_send_buffer_size(0)
