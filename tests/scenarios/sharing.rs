@@ -24,6 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// half of the tenth.
 const CHUNK: usize = 50;
 
+/// A node that shares memory with its neighbours.
+fn sharing(order: NodeOrder) -> NodeOrder {
+    order.variable("ORBITKV_TRANSPORTS", "shm,quic")
+}
+
 fn lending(node: &Node) -> LendingReport {
     peers(node).lending
 }
@@ -50,8 +55,7 @@ fn read_in_chunks(saver: &mut Saver, source: &Node, keys: &[u64]) {
 #[test]
 fn blocks_of_a_neighbour_come_over_shared_memory_byte_for_byte() {
     let etcd = Etcd::start();
-    let (first, second) =
-        pair(&etcd, |order| order.ssd("128mib").argument("--transports").argument("shm,quic"));
+    let (first, second) = pair(&etcd, |order| sharing(order).ssd("128mib"));
     let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(200);
     saver.save(&saved);
@@ -108,7 +112,7 @@ fn either_node_may_want_quic_alone() {
 #[test]
 fn shards_read_in_the_shards_of_their_neighbours() {
     let etcd = Etcd::start();
-    let (first, second) = pair(&etcd, NodeOrder::two_shards);
+    let (first, second) = pair(&etcd, |order| sharing(order).two_shards());
     let [mut saver, mut other] = savers([&first, &second]);
     let saved = keys(300);
     saver.save(&saved);
@@ -175,7 +179,7 @@ fn stop_while_reading(
 #[test]
 fn a_reader_that_is_stopped_past_its_time_reads_nothing_recycled_and_the_memory_waits_for_it() {
     let etcd = Etcd::start();
-    let (first, second) = pair(&etcd, |order| order);
+    let (first, second) = pair(&etcd, sharing);
     let [mut saver, other] = savers([&first, &second]);
     let (saved, reader) = stop_while_reading(&first, &second, &mut saver, other);
     // Its grant and its membership end; its memory does not come back.
@@ -215,7 +219,7 @@ fn a_reader_that_is_stopped_past_its_time_reads_nothing_recycled_and_the_memory_
 #[test]
 fn a_reader_that_is_killed_in_the_midst_gives_its_pins_back_by_its_death() {
     let etcd = Etcd::start();
-    let (first, mut second) = pair(&etcd, |order| order);
+    let (first, mut second) = pair(&etcd, sharing);
     let [mut saver, other] = savers([&first, &second]);
     let (_, reader) = stop_while_reading(&first, &second, &mut saver, other);
     second.kill();
@@ -238,7 +242,7 @@ fn a_reader_that_is_killed_in_the_midst_gives_its_pins_back_by_its_death() {
 #[test]
 fn a_source_that_is_killed_in_the_midst_costs_misses_and_nothing_else() {
     let etcd = Etcd::start();
-    let (mut first, second) = pair(&etcd, |order| order);
+    let (mut first, second) = pair(&etcd, sharing);
     let [mut saver, other] = savers([&first, &second]);
     let (_, reader) = stop_while_reading(&first, &second, &mut saver, other);
     first.kill();
@@ -263,7 +267,7 @@ fn a_source_that_is_killed_in_the_midst_costs_misses_and_nothing_else() {
 #[test]
 fn whoever_cannot_prove_who_he_is_gets_no_arena() {
     let etcd = Etcd::start();
-    let (first, second) = pair(&etcd, |order| order);
+    let (first, second) = pair(&etcd, sharing);
     let [mut saver, mut other] = savers([&first, &second]);
     let mut read = |count: u64| {
         let saved = keys(20);
