@@ -5,7 +5,7 @@ use crate::arena_map::HUGE_PAGE_BYTES;
 /// Has the kernel map what is whole huge pages of so many bytes from `address` that way once it is touched, where it
 /// gives them to whoever asks. A hint: it changes nothing that can be seen, and any address may be given.
 pub fn advise(address: *const u8, bytes: usize) {
-    let start = address.addr().next_multiple_of(HUGE_PAGE_BYTES);
+    let Some(start) = address.addr().checked_next_multiple_of(HUGE_PAGE_BYTES) else { return };
     let end = address.addr().saturating_add(bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if start < end {
         // SAFETY: this advice changes neither the contents nor the protection of a mapping, and of what is no
