@@ -117,7 +117,7 @@ impl Peers {
                 self.local = local;
                 self.life = Life::Registered;
                 self.is_suspended = true;
-                self.publisher.tell().on_registered(local, now);
+                self.publisher.on_registered(local, now);
                 self.subscriber.on_registered(local, now);
                 self.payload.on_registered(local);
             }
@@ -130,14 +130,14 @@ impl Peers {
             LifeLetter::MayRaise(revision) => self.subscriber.on_may_raise(revision),
             LifeLetter::Suspended => {
                 self.is_suspended = true;
-                self.publisher.tell().on_membership_invalid();
+                self.publisher.on_membership_invalid();
                 self.subscriber.on_membership_invalid(now);
                 self.payload.on_membership_invalid();
             }
             LifeLetter::Fenced(incarnation) => {
                 if self.local.incarnation == incarnation {
                     self.life = Life::Unregistered;
-                    self.publisher.tell().on_fenced(now);
+                    self.publisher.on_fenced(now);
                     self.subscriber.on_fenced(now);
                     self.payload.on_fenced(shard);
                 }
@@ -151,7 +151,7 @@ impl Peers {
         self.endpoint.set_members(neighbours.endpoints());
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         self.subscriber.on_lower(&neighbours.map, &mut index, now);
-        self.publisher.tell().on_members(&neighbours.map, now);
+        self.publisher.on_members(&neighbours.map, now);
         self.payload.on_members(&neighbours, &mut self.endpoint, shard, now);
         let own = self.local.node;
         shard.seek_peers(neighbours.map.members().iter().any(|member| member.node != own));

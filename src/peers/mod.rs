@@ -15,7 +15,6 @@ mod payload;
 mod permits;
 mod report;
 mod settings;
-mod source;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -37,7 +36,6 @@ use life::Life;
 use links::{Links, Side};
 use lookup::LookupBuffer;
 use payload::{Payload, Surroundings};
-use source::Source;
 
 pub use life::{LifeLetter, Neighbours};
 pub use payload::{PEER_DESCRIPTORS_PER_CORE, PayloadReport, PeerSockets, bind_peer_socket, socket_path};
@@ -67,7 +65,7 @@ pub struct Peers {
     life: Life,
     neighbours: Neighbours,
     endpoint: Endpoint,
-    publisher: Source,
+    publisher: Publisher,
     subscriber: Subscriber,
     partition: Partition,
     payload: Payload,
@@ -120,7 +118,7 @@ impl Peers {
             life: Life::Unregistered,
             neighbours: Neighbours::default(),
             endpoint,
-            publisher: Source::new(publisher),
+            publisher,
             subscriber,
             partition,
             payload: Payload::new(
@@ -219,7 +217,7 @@ impl Peers {
 
     /// Lets what is in the journal be told at once: somebody took a fence.
     pub fn expose(&mut self) {
-        self.publisher.tell().expose();
+        self.publisher.expose();
         self.due = true;
     }
 
@@ -303,7 +301,7 @@ impl Peers {
                 Origin::Accepted => match self.neighbours.holder(peer) {
                     Some(node) => {
                         let id = self.links.add(connection, Side::Source);
-                        self.publisher.tell().on_connected(id, node, now);
+                        self.publisher.on_connected(id, node, now);
                     }
                     None => self.endpoint.close(connection, close_code::NOT_A_MEMBER, now.0),
                 },
@@ -326,7 +324,7 @@ impl Peers {
             Event::Readable { connection, .. } => self.links.note_readable(connection),
             Event::Writable { connection, .. } => {
                 if let Some(id) = self.links.flush(connection, &mut self.endpoint) {
-                    self.publisher.tell().on_writable(id);
+                    self.publisher.on_writable(id);
                 }
             }
             Event::Delivered { connection, .. } | Event::Stopped { connection, .. } => {
@@ -360,7 +358,7 @@ impl Peers {
 
     fn on_closed(&mut self, id: orbitkv_shards::inventory::ConnectionId, side: Side, now: Moment) {
         match side {
-            Side::Source => self.publisher.tell().on_closed(id, now),
+            Side::Source => self.publisher.on_closed(id, now),
             Side::Requester => self.subscriber.on_closed(id, entropy::random_u64(), now),
         }
     }
@@ -370,7 +368,7 @@ impl Peers {
         let Peers { links, endpoint, publisher, subscriber, partition, .. } = self;
         let mut index = Index { partition, namespaces: shard.namespaces_mut() };
         let ended = links.read(endpoint, READ_BYTES_PER_TURN, |id, side, frame| match side {
-            Side::Source => publisher.tell().on_frame(id, frame, head, now),
+            Side::Source => publisher.on_frame(id, frame, head, now),
             Side::Requester => subscriber.on_frame(id, frame, &mut index, now),
         });
         for (connection, code) in ended {
@@ -389,7 +387,7 @@ impl Peers {
                 PublisherEffect::Send { connection, header, body } => {
                     let frame = [&header[..], &body].concat();
                     if !self.links.send(connection, frame.into(), &mut self.endpoint) {
-                        self.publisher.tell().on_blocked(connection);
+                        self.publisher.on_blocked(connection);
                     }
                 }
                 PublisherEffect::Close { connection, cause: CloseCause::Refused(refusal) } => {

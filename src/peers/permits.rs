@@ -58,10 +58,10 @@ impl Peers {
                 self.pool(pool).give_back(applicant);
                 self.poll_pool(pool, now);
             }
-            PermitLetter::Granted(Pool::Served, ticket) => self.publisher.tell().on_permit(ticket, now),
+            PermitLetter::Granted(Pool::Served, ticket) => self.publisher.on_permit(ticket, now),
             PermitLetter::Granted(Pool::Received, ticket) => self.subscriber.on_permit(ticket, now),
             PermitLetter::Waits(Pool::Served, ticket, place) => {
-                self.publisher.tell().on_permit_waits(ticket, place, now);
+                self.publisher.on_permit_waits(ticket, place, now);
             }
             // A requester tells nobody how long it waits for itself.
             PermitLetter::Waits(Pool::Received, ..) => {}

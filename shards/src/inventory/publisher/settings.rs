@@ -26,7 +26,7 @@ pub const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Beats leave at multiples of this on the driver's clock, each at the last one before it is overdue. So the beats of
 /// a core leave in one turn, and where nodes share a clock, those of its peers come in together, too: at rest, nearly
-/// all that a node spends is waking up ([ADR 21](../../../../../docs/adr/0021-beats-in-step.md)).
+/// all that a node spends is waking up (ADR 21).
 pub const LIVENESS_STEP: Duration = Duration::from_millis(500);
 
 const _: () =
