@@ -153,6 +153,8 @@ pub struct Core {
     sockets: Sockets,
     buffer: Vec<u8>,
     again: Wake,
+    /// Whether it has been rung and not drained.
+    is_rung: bool,
     timer: OwnedFd,
     timer_at: Option<Moment>,
     watches: Vec<Watch>,
@@ -179,6 +181,7 @@ impl Core {
             sockets: Sockets::new()?,
             buffer: vec![0; RECEIVE_BYTES],
             again: Wake::new()?,
+            is_rung: false,
             timer,
             timer_at: None,
             watches: Vec::new(),
@@ -218,7 +221,7 @@ impl Core {
         }
         self.watches.extend(watches);
         if self.parts.spins {
-            self.again.ring();
+            self.ring_again();
         }
         Ok(())
     }
@@ -263,6 +266,7 @@ impl Core {
             }
             Ready::Again => {
                 self.again.drain();
+                self.is_rung = false;
             }
             Ready::Timer => {
                 let mut expirations = [0; 8];
@@ -336,6 +340,13 @@ impl Core {
         self.arm_timer();
         self.end_if_quiet();
         if (left_over || self.parts.spins) && self.life != Life::Ended {
+            self.ring_again();
+        }
+    }
+
+    /// Makes another turn come at once.
+    fn ring_again(&mut self) {
+        if !std::mem::replace(&mut self.is_rung, true) {
             self.again.ring();
         }
     }

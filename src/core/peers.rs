@@ -25,12 +25,16 @@ impl Core {
         let control = self.control();
         let CoreParts { peers: Some(peers), shard, mail, .. } = &mut self.parts else { return false };
         let mut left_over = false;
+        let boot = Moment(boottime_ns());
         if peers.is_due(shard.head(), now) || shard.has_peer_work() {
-            left_over = peers.turn(shard, now, Moment(boottime_ns()));
+            left_over = peers.turn(shard, now, boot);
             if left_over {
                 peers.wake();
             }
+        } else if peers.is_reading(boot) {
+            peers.read_on();
         }
+        left_over |= peers.is_reading(boot);
         while let Some((to, letter)) = peers.poll_letter() {
             if let Err(letter) = mail.send(to, letter) {
                 peers.return_letter(to, letter);

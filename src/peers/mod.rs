@@ -215,6 +215,18 @@ impl Peers {
         more | after.more
     }
 
+    /// Whether bytes are left to be read where other nodes of this host have them. A life whose time is over reads none.
+    #[must_use]
+    pub fn is_reading(&self, boot: Moment) -> bool {
+        self.payload.is_reading() && !self.life.is_overdue(boot)
+    }
+
+    /// Reads on, and nothing else: what a turn comes down to that has no other reason. A whole turn is due when a block
+    /// has come.
+    pub fn read_on(&mut self) {
+        self.due |= self.payload.read_on();
+    }
+
     /// Lets what is in the journal be told at once: somebody took a fence.
     pub fn expose(&mut self) {
         self.publisher.expose();

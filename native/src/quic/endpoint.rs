@@ -263,10 +263,7 @@ impl Endpoint {
         let mut received = Received { more: false, shook_hands: self.shake_hands() };
         let mut left_bytes = self.settings.receive_budget_bytes;
         while left_bytes > 0 {
-            let batches = self.socket.receive(left_bytes, &mut self.counters);
-            if batches == 0 {
-                return received;
-            }
+            let (batches, may_be_more) = self.socket.receive(left_bytes, &mut self.counters);
             for index in 0..batches {
                 let batch = self.socket.batch(index);
                 let is_member = self.members.contains(batch.remote);
@@ -292,6 +289,9 @@ impl Endpoint {
                         true => self.wait(datagram),
                     }
                 }
+            }
+            if !may_be_more {
+                return received;
             }
         }
         Received { more: true, ..received }

@@ -128,8 +128,12 @@ pub(super) struct Payload {
     unasked: VecDeque<(fetcher::ConnectionId, Asked, Vec<u8>)>,
     /// Streams that may have bytes to read, in turn.
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
+    /// Places that are not told yet.
+    held: lending::HeldExtents,
     /// Checksums under way.
     sums: VecDeque<(ChecksumId, Checksum)>,
+    /// Whether there are more of them than the turn had time for.
+    is_summing: bool,
 }
 
 /// What payload connections say of themselves.
@@ -186,7 +190,9 @@ impl Payload {
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
             readable: VecDeque::new(),
+            held: lending::HeldExtents::default(),
             sums: VecDeque::new(),
+            is_summing: false,
         }
     }
 
@@ -380,13 +386,13 @@ impl Payload {
         }
     }
 
-    /// One slice of everything; true if more is to be done at once.
+    /// One slice of everything; true if more is to be done at once, beside what [`Payload::is_reading`].
     pub fn turn(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
         self.share(around);
         let mut more = self.read(shard, around);
-        more |= self.read_shared();
+        self.read_shared(sharing::STEPS_TIME);
         more |= self.seek(shard, around);
-        more |= self.sum(shard);
+        self.is_summing = self.sum(shard);
         self.drain(shard);
         if let Some(grants) = &mut self.grants {
             grants.step(around.now, shard);
@@ -398,7 +404,7 @@ impl Payload {
         if let Some(sockets) = &mut self.sockets {
             sockets.forget_sources();
         }
-        more || !self.readings.is_empty()
+        more || self.is_summing
     }
 
     /// Reads streams in turn, a bounded part of what has come.
