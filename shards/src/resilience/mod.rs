@@ -1,0 +1,8 @@
+//! Resilience policies: one room a pattern. Each is a pure state machine that answers "may I?" and is told
+//! what came of it; it calls nothing, waits for nothing and draws nothing. The node asks them in real time,
+//! the models of `orbitkv lab` in rounds: a [`Moment`](crate::time::Moment) is whatever their driver counts.
+//!
+//! Where a published model is weaker than a node should be, the type takes the model's parameters and has a
+//! safer default ([ADR 0022](../../../docs/adr/0022-resilience-types.md)).
+
+pub mod breaker;
