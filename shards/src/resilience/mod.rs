@@ -1,7 +1,11 @@
-//! Resilience policies as pure state machines (chapter 5): time and randomness are arguments, decisions are
-//! values. The daemon drives them with real time, the lessons of `orbitkv lab` and their conformance tests
-//! with rounds; both drive the same types.
+//! Resilience policies: one room a pattern. Each is a pure state machine that answers "may I?" and is told
+//! what came of it; it calls nothing, waits for nothing and draws nothing. The node asks them in real time,
+//! the models of `orbitkv lab` in rounds: a [`Moment`](crate::time::Moment) is whatever their driver counts.
+//!
+//! Where a published model is weaker than a node should be, the type takes the model's parameters and has a
+//! safer default ([ADR 0022](../../../docs/adr/0022-resilience-types.md)).
 
+pub mod breaker;
 pub mod claim_check;
 pub mod compensation;
 pub mod configuration;
