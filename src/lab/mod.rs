@@ -12,6 +12,7 @@ pub mod parameters;
 pub mod refusal;
 pub mod report;
 pub mod rounding;
+pub mod survival;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -60,7 +61,7 @@ pub struct Entry {
 }
 
 /// Models by the part of the product they speak of, in the order of their lessons.
-const PARTS: &[&[Entry]] = &[calls::MODELS];
+const PARTS: &[&[Entry]] = &[calls::MODELS, survival::MODELS];
 
 /// Every model, in the order of the lessons.
 pub fn models() -> impl Iterator<Item = &'static Entry> {

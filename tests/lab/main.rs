@@ -3,4 +3,5 @@
 
 mod calls;
 mod command;
+mod survival;
 mod vectors;
