@@ -210,10 +210,10 @@ pub struct FailoverOutage {
 }
 
 impl FailoverOutage {
-    /// All of it, in minutes.
+    /// All of it, in seconds.
     #[must_use]
-    pub fn minutes(&self) -> f64 {
-        (self.stops_s + self.brief_pauses_s) / 60.0
+    pub fn total_s(&self) -> f64 {
+        self.stops_s + self.brief_pauses_s
     }
 }
 

@@ -204,10 +204,10 @@ impl CheckLoad {
         self.replicas / self.interval_s
     }
 
-    /// Checks as a share of what the store behind them serves otherwise, at `store_per_s` requests a second.
+    /// Checks in percent of what the store behind them serves otherwise, at `store_per_s` requests a second.
     #[must_use]
-    pub fn share_of(&self, store_per_s: f64) -> f64 {
-        self.per_second() / store_per_s
+    pub fn store_load_pct(&self, store_per_s: f64) -> f64 {
+        self.per_second() * 100.0 / store_per_s
     }
 }
 
@@ -294,6 +294,6 @@ mod tests {
     fn one_of_three_gone_is_half_as_much_again_for_the_rest() {
         assert_eq!(eviction_load(6.0, 3.0), (2.0, 3.0));
         let load = CheckLoad { replicas: 3.0, interval_s: 2.0 };
-        assert_eq!((load.per_second(), load.share_of(150.0)), (1.5, 0.01));
+        assert_eq!((load.per_second(), load.store_load_pct(150.0)), (1.5, 1.0));
     }
 }

@@ -78,22 +78,22 @@ impl DowntimeBudget {
         self.failure_min / recovery_min
     }
 
-    /// Part of the whole month's budget that `minutes` take.
+    /// Percent of the whole month's budget that `minutes` take.
     #[must_use]
-    pub fn share_of_month(&self, minutes: f64) -> f64 {
-        minutes / self.month_min
+    pub fn month_pct(&self, minutes: f64) -> f64 {
+        minutes * 100.0 / self.month_min
     }
 
-    /// Part of the share for failures that `minutes` take.
+    /// Percent of the share for failures that `minutes` take.
     #[must_use]
-    pub fn share_of_failures(&self, minutes: f64) -> f64 {
-        minutes / self.failure_min
+    pub fn failure_pct(&self, minutes: f64) -> f64 {
+        minutes * 100.0 / self.failure_min
     }
 
-    /// Part of the share for planned work that `minutes` take.
+    /// Percent of the share for planned work that `minutes` take.
     #[must_use]
-    pub fn share_of_planned(&self, minutes: f64) -> f64 {
-        minutes / self.planned_min
+    pub fn planned_pct(&self, minutes: f64) -> f64 {
+        minutes * 100.0 / self.planned_min
     }
 }
 
@@ -175,9 +175,9 @@ mod tests {
     fn a_budget_is_divided_by_what_one_failure_takes() {
         let budget = DowntimeBudget { month_min: 40.0, failure_min: 30.0, planned_min: 10.0 };
         assert_eq!(budget.failures_that_fit(6.0), 5.0);
-        assert_eq!(budget.share_of_month(10.0), 0.25);
-        assert_eq!(budget.share_of_failures(15.0), 0.5);
-        assert_eq!(budget.share_of_planned(15.0), 1.5);
+        assert_eq!(budget.month_pct(10.0), 25.0);
+        assert_eq!(budget.failure_pct(15.0), 50.0);
+        assert_eq!(budget.planned_pct(15.0), 150.0);
     }
 
     #[test]

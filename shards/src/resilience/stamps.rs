@@ -30,8 +30,8 @@ pub enum Scope {
 /// How far the failure of one component reaches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Radius {
-    /// Part of all load that passes it.
-    pub affected_share: f64,
+    /// Percent of all load that passes it.
+    pub affected_pct: f64,
     /// Stamps that have some of that load.
     pub stamps: u64,
 }
@@ -104,7 +104,7 @@ impl StampReport {
         let passes = |flow: &&Flow| flow.components.iter().any(|passed| passed == component);
         let affected: f64 = self.flows.iter().filter(passes).map(|flow| flow.load * stamps as f64).sum();
         let total = self.flows.iter().map(|flow| flow.load).sum::<f64>() * self.stamps as f64;
-        Radius { affected_share: affected / total, stamps }
+        Radius { affected_pct: affected * 100.0 / total, stamps }
     }
 
     /// The farthest reach of anything that is shared: more stamps do not get below it. `None` if nothing is.
@@ -112,7 +112,7 @@ impl StampReport {
     pub fn shared_floor(&self) -> Option<Radius> {
         let shared = self.components.iter().filter(|component| self.scope(component) == Scope::Shared);
         let radii = shared.map(|component| self.radius(component));
-        radii.max_by(|one, other| one.affected_share.total_cmp(&other.affected_share))
+        radii.max_by(|one, other| one.affected_pct.total_cmp(&other.affected_pct))
     }
 }
 
@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn what_is_shared_keeps_its_reach_and_what_is_not_is_divided() {
         let report = report(&["front"], 4);
-        assert_eq!(report.radius("front"), Radius { affected_share: 1.0, stamps: 4 });
-        assert_eq!(report.radius("store"), Radius { affected_share: 0.25, stamps: 1 });
-        assert_eq!(report.radius("cache"), Radius { affected_share: 0.1875, stamps: 1 });
+        assert_eq!(report.radius("front"), Radius { affected_pct: 100.0, stamps: 4 });
+        assert_eq!(report.radius("store"), Radius { affected_pct: 25.0, stamps: 1 });
+        assert_eq!(report.radius("cache"), Radius { affected_pct: 18.75, stamps: 1 });
         assert_eq!(report.shared_floor(), Some(report.radius("front")));
     }
 

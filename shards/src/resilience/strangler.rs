@@ -162,7 +162,7 @@ impl Revert {
     /// After `after_s` seconds at `writes_per_day`, brought back at `scan_per_s` records a second.
     #[must_use]
     pub fn after(after_s: f64, writes_per_day: f64, scan_per_s: f64) -> Revert {
-        let backfill = writes_per_day * after_s / SECONDS_PER_DAY;
+        let backfill = writes_per_day / SECONDS_PER_DAY * after_s;
         Revert { backfill, seconds: backfill / scan_per_s }
     }
 }

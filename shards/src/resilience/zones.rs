@@ -154,10 +154,10 @@ impl Survivors {
         self.alive.iter().enumerate().filter_map(|(node, alive)| alive.then_some(node))
     }
 
-    /// Part of the nodes that do.
+    /// Percent of the nodes that do.
     #[must_use]
-    pub fn share(&self) -> f64 {
-        self.count() as f64 / self.alive.len() as f64
+    pub fn capacity_pct(&self) -> f64 {
+        self.count() as f64 * 100.0 / self.alive.len() as f64
     }
 }
 
@@ -195,10 +195,10 @@ impl ZoneCapacity {
         self.to_provision() - self.load
     }
 
-    /// That, as a part of the load.
+    /// That, in percent of the load.
     #[must_use]
-    pub fn idle_share(&self) -> f64 {
-        self.idle() / self.load
+    pub fn idle_pct(&self) -> f64 {
+        (self.to_provision() / self.load - 1.0) * 100.0
     }
 
     /// Whether the rest could *not* carry the load out of `capacity` when a zone is gone: it is above
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(plan.survivors(ZoneFault::Zone(&zone)).nodes().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(plan.survivors(ZoneFault::Region("r1")).nodes().collect::<Vec<_>>(), [2]);
         assert_eq!(plan.survivors(ZoneFault::Machine(1)).nodes().collect::<Vec<_>>(), [0, 2]);
-        assert_eq!(plan.survivors(ZoneFault::Machine(1)).share(), 2.0 / 3.0);
+        assert_eq!(plan.survivors(ZoneFault::Machine(1)).capacity_pct(), 200.0 / 3.0);
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
     fn headroom_is_gone_above_the_capacity_of_all_zones_but_one() {
         let capacity = ZoneCapacity { zones: 3.0, load: 60.0 };
         assert_eq!((capacity.per_zone(), capacity.per_zone_after_loss()), (20.0, 30.0));
-        assert_eq!((capacity.to_provision(), capacity.idle(), capacity.idle_share()), (90.0, 30.0, 0.5));
+        assert_eq!((capacity.to_provision(), capacity.idle(), capacity.idle_pct()), (90.0, 30.0, 50.0));
         assert!(!capacity.lacks_headroom(90.0));
         assert!(capacity.lacks_headroom(89.0));
     }

@@ -278,7 +278,7 @@ impl Model for Cost {
                     .number("days", days)
                     .with("proofs", whole(proofs))
                     .rounded("store_gb", store_gb, 2)
-                    .rounded("storage_pct", store_gb / parameters.storage_gb * 100.0, 2)
+                    .rounded("storage_pct", store_gb * 100.0 / parameters.storage_gb, 2)
                     .rounded("times_daily_growth", store_gb * 1_000.0 / parameters.growth_mb, 2),
             );
         }

@@ -208,7 +208,7 @@ impl Model for Configuration {
                     .with("failed_reads", failed_reads)
                     .rounded("dropped_requests", dropped, 0)
                     .rounded("equiv_outage_s", outage_s, 2)
-                    .rounded("failure_share_pct", outage_s / (FAILURE_SHARE_MIN * 60.0) * 100.0, 2),
+                    .rounded("failure_share_pct", outage_s * 100.0 / (FAILURE_SHARE_MIN * 60.0), 2),
             );
         }
         let plan = |refresh_s: u32| PollingPlan {

@@ -123,14 +123,14 @@ impl Model for Plan {
             failure_min: parameters.monthly_budget_min - parameters.planned_share_min,
         };
         for (frequency, per_month) in FREQUENCIES {
-            let taken = minutes * per_month;
+            let taken = drill_s * per_month / 60.0;
             rows.push(
                 Row::of("frequency")
                     .with("frequency", frequency)
                     .rounded("per_month", per_month, 2)
                     .rounded("minutes", taken, 2)
-                    .rounded("planned_share_pct", budget.share_of_planned(taken) * 100.0, 2)
-                    .rounded("monthly_budget_pct", budget.share_of_month(taken) * 100.0, 2),
+                    .rounded("planned_share_pct", budget.planned_pct(taken), 2)
+                    .rounded("monthly_budget_pct", budget.month_pct(taken), 2),
             );
         }
         let (deviating, steps) = (report.deviating().count(), report.steps().len());

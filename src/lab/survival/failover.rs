@@ -226,7 +226,7 @@ impl Model for Budget {
             let transition = round * parameters.promotion_rounds;
             FailoverSettings { threshold, transition, ..Default::default() }.month(round, month)
         };
-        let share_pct = |minutes: f64| minutes / parameters.failure_share_min * 100.0;
+        let share_pct = |seconds: f64| seconds * 100.0 / 60.0 / parameters.failure_share_min;
         let mut rows = Vec::new();
         for threshold in THRESHOLDS {
             let outage = outage(threshold);
@@ -236,25 +236,26 @@ impl Model for Budget {
                     .number("window_s", outage.window_s)
                     .rounded("real_stops_s", outage.stops_s, 1)
                     .rounded("false_failovers_s", outage.brief_pauses_s, 1)
-                    .rounded("total_outage_min", outage.minutes(), 2)
-                    .rounded("failure_share_pct", share_pct(outage.minutes()), 2),
+                    .rounded("total_outage_min", outage.total_s() / 60.0, 2)
+                    .rounded("failure_share_pct", share_pct(outage.total_s()), 2),
             );
         }
         let chosen = outage(THRESHOLD);
-        let unaided_min = parameters.real_stops_month * parameters.recovery_s / 60.0;
+        let unaided_s = parameters.real_stops_month * parameters.recovery_s;
         rows.push(
             Row::of("no_failover")
                 .number("stops", parameters.real_stops_month)
                 .number("recovery_s", parameters.recovery_s)
-                .rounded("minutes", unaided_min, 1)
-                .rounded("failure_share_pct", share_pct(unaided_min), 1),
+                .rounded("minutes", unaided_s / 60.0, 1)
+                .rounded("failure_share_pct", share_pct(unaided_s), 1),
         );
-        let chosen_s = chosen.stops_s + chosen.brief_pauses_s;
-        rows.push(Row::of("threshold3").with("threshold", THRESHOLD).number("seconds", chosen_s).rounded(
-            "times_shorter",
-            unaided_min * 60.0 / chosen_s,
-            1,
-        ));
+        rows.push(
+            Row::of("threshold3").with("threshold", THRESHOLD).number("seconds", chosen.total_s()).rounded(
+                "times_shorter",
+                unaided_s / chosen.total_s(),
+                1,
+            ),
+        );
         let window_writes = at_risk(WRITE_PEAK, chosen.window_s);
         rows.push(Row::of("window_drop").rounded("writes", window_writes, 2).rounded(
             "edge_requests",

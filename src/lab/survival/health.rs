@@ -253,7 +253,7 @@ impl Model for Budget {
                         .with("replicas", replicas)
                         .number("interval_s", interval_s)
                         .rounded("checks_per_s", load.per_second(), 2)
-                        .rounded("store_load_pct", load.share_of(parameters.store_req_per_s) * 100.0, 2)
+                        .rounded("store_load_pct", load.store_load_pct(parameters.store_req_per_s), 2)
                         .with("checks_per_day", whole(load.per_second() * 86_400.0)),
                 );
             }

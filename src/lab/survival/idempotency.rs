@@ -323,7 +323,7 @@ impl Model for Cost {
                     .number("record_bytes", record_bytes)
                     .with("records", whole(price.records()))
                     .rounded("mb", mb, 2)
-                    .rounded("daily_growth_pct", mb / parameters.daily_growth_mb * 100.0, 2),
+                    .rounded("daily_growth_pct", mb * 100.0 / parameters.daily_growth_mb, 2),
             );
         }
         let before = StoreLoad { writes: parameters.peak_write, reads: parameters.reads_behind_cache };
@@ -354,7 +354,7 @@ fn measured_rows(parameters: &CostParameters) -> Vec<Row> {
     for windows in [parameters.windows_per_month, 2 * parameters.windows_per_month] {
         let of_month = |count: u64| count * u64::from(windows);
         let lines = of_month(day.delivered_copies) as f64;
-        let share_pct = lines / (parameters.shipments_per_day * MONTH_DAYS) * 100.0;
+        let share_pct = lines * 100.0 / (parameters.shipments_per_day * MONTH_DAYS);
         rows.push(
             Row::of("month")
                 .with("windows", windows)

@@ -164,7 +164,7 @@ impl Model for RecoveryBudget {
                 Row::of("rto")
                     .with("objective", objective)
                     .rounded("fits_in_failure_share", budget.failures_that_fit(minutes), 2)
-                    .rounded("one_failure_pct", budget.share_of_month(minutes) * 100.0, 2)
+                    .rounded("one_failure_pct", budget.month_pct(minutes), 2)
                     .with("dropped_edge_requests", whole(at_risk(EDGE_PEAK, minutes * 60.0))),
             );
         }

@@ -145,13 +145,12 @@ impl Model for Stamps {
             let mut row = Row::of("blast").with("component", component.as_str());
             for (placement, report) in &reports {
                 let radius = report.radius(component);
-                let affected_pct = radius.affected_share * 100.0;
                 let cell = Fields::new()
-                    .with("affected_pct", rounding::number(affected_pct, 1))
+                    .with("affected_pct", rounding::number(radius.affected_pct, 1))
                     .with("stamps", radius.stamps)
                     .with("of", report.stamps());
                 let path = format!("{placement}.affected_pct");
-                row = row.with(placement, cell).noting(&path, affected_pct, 1);
+                row = row.with(placement, cell).noting(&path, radius.affected_pct, 1);
             }
             rows.push(row);
         }
@@ -227,7 +226,7 @@ impl Model for Load {
         let flows: StampParameters =
             serde_json::from_str(Stamps::PARAMETERS).expect("the published parameters");
         let [_, _, (_, self_contained)] = flows.reports();
-        let floor_pct = self_contained.shared_floor().map(|radius| radius.affected_share * 100.0);
+        let floor_pct = self_contained.shared_floor().map(|radius| radius.affected_pct);
         rows.push(Row::of("shared_floor").with("pct", floor_pct.map(|pct| rounding::number(pct, 1))));
         Outcome { rows, generator: Fields::new() }
     }

@@ -50,7 +50,7 @@ impl Parameters {
     }
 
     fn share_pct(&self, seconds: f64) -> f64 {
-        seconds / self.failure_share_s * 100.0
+        seconds * 100.0 / self.failure_share_s
     }
 }
 
@@ -107,15 +107,15 @@ impl Migration {
         let index = self.steps.iter().position(|step| step.moved_share >= FAILING_SHARE)?;
         let moved = self.steps[index].moved_share;
         let dropped = |seconds: f64| moved * EDGE_PEAK * seconds;
-        let outage_s = dropped(parameters.routing_lifetime_s) / EDGE_PEAK;
+        let unnoticed = dropped(parameters.routing_lifetime_s);
         let row = Row::of("failing_day")
             .with("order", self.name)
             .with("step", index + 1)
             .rounded("moved_traffic_pct", moved * 100.0, 2)
             .rounded("facade_dropped", dropped(FACADE_S), 0)
-            .rounded("dd20_dropped", dropped(parameters.routing_lifetime_s), 0)
-            .rounded("equiv_outage_s", outage_s, 2)
-            .rounded("failure_share_pct", parameters.share_pct(outage_s), 2);
+            .rounded("dd20_dropped", unnoticed, 0)
+            .rounded("equiv_outage_s", unnoticed / EDGE_PEAK, 2)
+            .rounded("failure_share_pct", unnoticed * 100.0 / EDGE_PEAK / parameters.failure_share_s, 2);
         Some(row)
     }
 }

@@ -232,7 +232,7 @@ impl Model for Scope {
                     .with("scope", *name)
                     .number("keys_per_day", scope.keys_per_day)
                     .rounded("peak_keys_per_s", keys_per_s, 4)
-                    .rounded("edge_pct", keys_per_s / parameters.edge_peak * 100.0, 3)
+                    .rounded("edge_pct", keys_per_s * 100.0 / parameters.edge_peak, 3)
                     .rounded("open_window", scope.keys_open_peak(PEAK_FACTOR), 1)
                     .number("surface", scope.surface)
                     .rounded("object_s_per_day", scope.exposure_per_day(leak), 1),

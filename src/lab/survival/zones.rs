@@ -177,7 +177,7 @@ impl Model for Zones {
                         .with("failure", failure)
                         .with("surviving", survivors.count())
                         .with("total", labels.len())
-                        .rounded("surviving_capacity_pct", survivors.share() * 100.0, 1)
+                        .rounded("surviving_capacity_pct", survivors.capacity_pct(), 1)
                         .with("dropped_writes", dropped)
                         .with("lost_unpropagated", lost),
                 );
@@ -247,7 +247,7 @@ impl Model for Capacity {
                     .rounded("if_one_drops", capacity.per_zone_after_loss(), 2)
                     .rounded("must_provision", capacity.to_provision(), 2)
                     .rounded("idle", capacity.idle(), 2)
-                    .rounded("extra_share_pct", capacity.idle_share() * 100.0, 1),
+                    .rounded("extra_share_pct", capacity.idle_pct(), 1),
             );
         }
         let event_bytes = parameters.growth_gb * 1e9 / parameters.events_per_day;
