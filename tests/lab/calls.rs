@@ -3,7 +3,12 @@
 use crate::vectors::{self, rows};
 
 vectors::vectors! {
+    signature: "01-signature",
+    blast_radius: "01-blast-radius",
     breaker: "02-breaker",
+    bulkhead: "03-bulkhead",
+    retry_storm: "04-retry-storm",
+    timeout_budget: "05-timeout-budget",
 }
 
 #[test]
