@@ -96,6 +96,27 @@ pub fn sets_every_parameter(name: &str) {
     assert!(out.is_empty(), "{name}:\n{}", out.join("\n"));
 }
 
+/// Changing any number among the parameters changes the rows, or is refused: none is there for show.
+/// `shown_only` are those that are.
+pub fn every_number_matters(name: &str, shown_only: &[&str]) {
+    let expected = read(name);
+    let lesson = u8::try_from(expected["lesson"].as_u64().expect("a lesson")).expect("a small number");
+    let entry = lab::find(lesson, expected["model"].as_str()).unwrap_or_else(|refusal| panic!("{refusal}"));
+    let mut numbers = Vec::new();
+    leaves("", &expected["parameters"], &mut numbers);
+    for (path, value) in numbers.iter().filter_map(|leaf| leaf.split_once('=')) {
+        let Ok(value) = value.parse::<f64>() else { continue };
+        // Half of a share stays a share; a whole number stays whole.
+        let other = if value.fract() == 0.0 && value != 1.0 { value + 1.0 } else { value / 2.0 };
+        let assignment = format!("{path}={other}").parse().expect("an assignment");
+        let Ok(document) = entry.run(None, &[assignment]) else { continue };
+        let run: Value =
+            serde_json::from_str(&serde_json::to_string(&document).expect("JSON")).expect("JSON");
+        let same = run["expected"] == self::run(lesson, entry.name, None, &[])["expected"];
+        assert_eq!(same, shown_only.contains(&path), "{name}: {path}={other}");
+    }
+}
+
 fn leaves(path: &str, value: &Value, out: &mut Vec<String>) {
     let below = |step: &str| if path.is_empty() { step.to_owned() } else { format!("{path}.{step}") };
     match value {

@@ -232,10 +232,10 @@ impl Model for BlastRadius {
                 .number("times", times)
                 .number("minutes_each", minutes)
                 .number("total_minutes", total)
-                .rounded("share_pct", total / FAILURE_SHARE_MIN * 100.0, 1)
+                .rounded("share_pct", total * 100.0 / FAILURE_SHARE_MIN, 1)
                 .number("failure_share_min", FAILURE_SHARE_MIN)
                 .number("each_if_shorter", SHORTER_MIN)
-                .rounded("share_pct_if_5min", times * SHORTER_MIN / FAILURE_SHARE_MIN * 100.0, 1),
+                .rounded("share_pct_if_5min", times * SHORTER_MIN * 100.0 / FAILURE_SHARE_MIN, 1),
         );
         let seconds = total * 60.0;
         rows.push(

@@ -1,8 +1,11 @@
 //! Models of what stands between a caller and what it calls (lessons 1 to 8).
 
+mod admission_gate;
+mod backpressure;
 mod blast_radius;
 mod breaker;
 mod bulkhead;
+mod degradation;
 mod retry_storm;
 mod signature;
 mod timeout_budget;
@@ -17,4 +20,7 @@ pub const MODELS: &[Entry] = &[
     Entry::of::<bulkhead::Bulkhead>(),
     Entry::of::<retry_storm::RetryStorm>(),
     Entry::of::<timeout_budget::TimeoutBudget>(),
+    Entry::of::<backpressure::Backpressure>(),
+    Entry::of::<admission_gate::AdmissionGate>(),
+    Entry::of::<degradation::Degradation>(),
 ];

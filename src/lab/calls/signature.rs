@@ -169,8 +169,9 @@ impl Model for Signature {
                 }
             }
         }
-        let events_per_round = WRITE_PEAK * parameters.round_ms / MS_PER_S;
-        let window_rounds = f64::from(parameters.naming_window) / events_per_round;
+        let rounds_per_s = MS_PER_S / parameters.round_ms;
+        let window_rounds = f64::from(parameters.naming_window) / (WRITE_PEAK / rounds_per_s);
+        let window_ms = window_rounds / (rounds_per_s / MS_PER_S);
         rows.push(
             Row::of("failure_free_cost")
                 .with("stamp_bytes", parameters.stamp_bytes)
@@ -179,13 +180,13 @@ impl Model for Signature {
                 .with("window_calls", parameters.naming_window)
                 .rounded("window_rounds", window_rounds, 1)
                 .number("events_per_s", WRITE_PEAK)
-                .rounded("window_ms", window_rounds * parameters.round_ms, 0),
+                .rounded("window_ms", window_ms, 0),
         );
         let healthy = of_modes.iter().find(|(mode, _)| *mode == Mode::Healthy);
         let (usual, timeout) = (parameters.usual_rounds as f64, parameters.timeout_rounds as f64);
         rows.push(
             Row::of("sensitivity_AY4")
-                .rounded("rare_ratio", OTHER_RARE_TIMEOUT, 2)
+                .rounded("rare_ratio", OTHER_RARE_TIMEOUT, 3)
                 .rounded("slot_rounds_per_call", usual + OTHER_RARE_TIMEOUT * (timeout - usual), 2)
                 .rounded("baseline_slot_rounds", healthy.map(|(_, sums)| sums.held_mean()), 2),
         );
