@@ -149,6 +149,7 @@ mod tests {
         assert_eq!(find(2, Some("breaker")).expect("it").lesson, 2);
         for (lesson, name, says) in [
             (0, None, "there are models for "),
+            (1, None, "say which with --model: signature, blast-radius"),
             (2, Some("fuse"), "--model fuse: lesson 2 has no such model; choose from breaker"),
         ] {
             let error = find(lesson, name).expect_err(says).to_string();

@@ -27,8 +27,17 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq)]
 struct Rounded {
     path: String,
-    value: Option<f64>,
+    value: Exact,
     places: usize,
+}
+
+/// What a rounded value was.
+#[derive(Clone, Debug, PartialEq)]
+enum Exact {
+    /// There is none.
+    Absent,
+    One(f64),
+    Many(Vec<f64>),
 }
 
 /// What a run of a model gave.
@@ -142,10 +151,20 @@ impl Row {
         self.noting(name, value, places)
     }
 
+    /// With a list of numbers that are printed with so many decimals.
+    #[must_use]
+    pub fn rounded_list(mut self, name: &str, values: Vec<f64>, places: usize) -> Row {
+        let rounded: Vec<Value> = values.iter().map(|value| rounding::number(*value, places)).collect();
+        self.cells = self.cells.with(name, rounded);
+        self.raw.push(Rounded { path: name.to_owned(), value: Exact::Many(values), places });
+        self
+    }
+
     /// Notes what a number inside a nested cell was before it was rounded; `path` is dotted.
     #[must_use]
     pub fn noting(mut self, path: &str, value: impl Into<Option<f64>>, places: usize) -> Row {
-        self.raw.push(Rounded { path: path.to_owned(), value: value.into(), places });
+        let value = value.into().map_or(Exact::Absent, Exact::One);
+        self.raw.push(Rounded { path: path.to_owned(), value, places });
         self
     }
 
@@ -182,16 +201,28 @@ impl Row {
             return;
         }
         let rounded = self.raw.iter().find(|rounded| rounded.path == path);
-        let text = match rounded.and_then(|rounded| Some((rounded.value?, rounded.places))) {
-            Some((value, places)) => rounding::text(value, places),
-            None => plain(value),
+        let text = match rounded.map(|rounded| (&rounded.value, rounded.places)) {
+            Some((Exact::One(value), places)) => rounding::text(*value, places),
+            Some((Exact::Many(values), places)) => {
+                let texts: Vec<String> = values.iter().map(|value| rounding::text(*value, places)).collect();
+                texts.join(" / ")
+            }
+            Some((Exact::Absent, _)) | None => plain(value),
         };
         texts.push((path.to_owned(), text));
     }
 
     fn raw_fields(&self) -> Fields {
-        let numbers = self.raw.iter().filter_map(|raw| Some((raw.path.clone(), finite(raw.value?))));
-        Fields(numbers.collect())
+        let mut fields = Fields::new();
+        for raw in &self.raw {
+            fields = match &raw.value {
+                Exact::Absent => fields,
+                Exact::One(value) => fields.with(raw.path.as_str(), finite(*value)),
+                Exact::Many(values) => fields
+                    .with(raw.path.as_str(), values.iter().map(|value| finite(*value)).collect::<Vec<_>>()),
+            };
+        }
+        fields
     }
 }
 
