@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
+use orbitkv_shards::membership::Doubt;
 use orbitkv_shards::shard::{Command, Reply, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
-use orbitkv_wire::identity::ShardIndex;
+use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::WAITING_MAX;
@@ -29,8 +30,9 @@ pub const LETTERS_PER_TURN: usize = 64;
 /// Looks at the device in one turn.
 const DEVICE_LOOKS_PER_TURN: usize = 2;
 
-/// What a core says to control unasked in its life: that an engine asked for a drain, and that it has stopped.
-const UNASKED_ANSWERS: usize = 2;
+/// What a core says to control unasked: once in its life that an engine asked for a drain, and that it has
+/// stopped, and a doubt about a member while no other answer waits.
+const UNASKED_ANSWERS: usize = 3;
 
 /// Answers that may wait for a full lane. They are those of one turn, since the next one begins no work for
 /// anybody who is owed some: an answer to each letter, and at each look at the device one to each command that
@@ -68,6 +70,8 @@ pub enum Letter {
     Life(Box<LifeLetter>),
     /// About snapshot permits, to and from core 0.
     Permit(PermitLetter),
+    /// A source has told another core that this life of its node is over.
+    Excluded(Box<(NodeId, Incarnation)>),
     /// Control wants a page of owner streams.
     Owners(Box<OwnersPage>),
     /// Control wants to know what of a fence is here.
@@ -104,6 +108,8 @@ pub enum Answer {
     Readings(Box<ReadingsAnswer>),
     /// The core stands at this revision of the membership.
     Lowered(ShardIndex, u64),
+    /// What was heard on the wire contradicts what is known of a member.
+    Doubted(Box<Doubt>),
     /// The core has ended.
     Stopped,
     /// An engine asked for the node to drain.

@@ -386,7 +386,11 @@ impl Core {
                 self.parts.shard.execute(self.own_tag(), Command::Drain, now);
             }
             Letter::DrainProgress(left) => self.parts.hub.on_drain_progress(*left),
-            Letter::Life(..) | Letter::Permit(..) | Letter::Owners(..) | Letter::Readings(..) => {
+            Letter::Life(..)
+            | Letter::Permit(..)
+            | Letter::Excluded(..)
+            | Letter::Owners(..)
+            | Letter::Readings(..) => {
                 self.on_peers_letter(from, letter, now);
             }
             Letter::Stop => {
@@ -405,6 +409,7 @@ impl Core {
             | Answer::Owners(..)
             | Answer::Readings(..)
             | Answer::Lowered(..)
+            | Answer::Doubted(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }

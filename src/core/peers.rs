@@ -41,6 +41,11 @@ impl Core {
         while let Some(answer) = peers.poll_answer() {
             mail.answer(control, answer);
         }
+        while !mail.owes_answers()
+            && let Some(doubt) = peers.poll_doubt()
+        {
+            mail.answer(control, Answer::Doubted(Box::new(doubt)));
+        }
         left_over
     }
 
@@ -65,6 +70,7 @@ impl Core {
                 hub.stand_at(peers.basis());
             }
             Letter::Permit(letter) => peers.on_permit_letter(letter, now),
+            Letter::Excluded(life) => peers.on_excluded(life.0, life.1),
             Letter::Owners(page) => {
                 let rows = Box::new(peers.owners(*page, now));
                 mail.answer(from, Answer::Owners(page.tag, shard.index(), rows));
