@@ -19,6 +19,7 @@ use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::ConnectionId;
+use orbitkv_shards::segment_log::BlockName;
 use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::ShardIndex;
@@ -306,6 +307,7 @@ impl Core {
         if let Some(driver) = self.parts.device.as_mut().filter(|_| !answers_wait) {
             left_over |= driver.step(&mut self.parts.shard, stopping);
         }
+        self.tell_lost();
         let mut rounds = 0;
         loop {
             let (worked, blocked) = self.run_errands(now);
@@ -337,6 +339,15 @@ impl Core {
         self.end_if_quiet();
         if (left_over || self.parts.spins) && self.life != Life::Ended {
             self.again.ring();
+        }
+    }
+
+    /// Names accepted blocks that were found lost, for whoever looks after the device.
+    fn tell_lost(&mut self) {
+        while let Some(lost) = self.parts.shard.poll_lost() {
+            let BlockName { namespace, group, block } = lost.block;
+            let (sequence, cause, finder) = (lost.sequence.0, lost.cause, lost.finder);
+            tracing::error!(core = self.index(), %namespace, group = group.0, %block, sequence, ?cause, ?finder, "lost write");
         }
     }
 

@@ -9,7 +9,7 @@ use orbitkv_native::quic::{NodeKey, Purpose};
 use orbitkv_wire::identity::{ShardIndex, key_hash};
 
 use crate::counted::messages;
-use crate::faults::orbitkv;
+use crate::faults::{doctor, orbitkv};
 use crate::harness::etcd::{Relay, free_port};
 use crate::harness::saver::{GROUP, block};
 use crate::harness::scripted_peer::record_of;
@@ -55,6 +55,9 @@ fn another_key_costs_one_read_of_etcd_and_is_refused_until_the_record_names_it()
     assert_eq!((membership.rereads, membership.superseded, membership.fences), (1, 0, 0));
     assert_eq!(second.metadata().membership.rereads, 0, "nobody has shown it any key");
     assert_eq!(peers(&first).lending.connections, 0);
+    let (code, names, words) = doctor(&first);
+    assert!(code == Some(4) && names.contains(&"wrong-key".to_owned()), "{words}");
+    assert!(words.contains("at the address of c somebody shows another key"), "{words}");
     // Only etcd admits it: with a record that names its key it is the successor, and was never an impostor.
     let mut successor = record_of(&etcd, "c");
     (successor.epoch, successor.incarnation.0) = (2, [9; 16]);

@@ -4,6 +4,7 @@
 mod cluster;
 mod coordinator;
 mod counted;
+mod doctor;
 mod doubts;
 mod engine;
 mod faults;
