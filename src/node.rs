@@ -411,6 +411,7 @@ impl Node {
             while !thread.is_finished() {
                 // A core reads from nobody who has not taken its answers.
                 while mail.receive().is_some() {}
+                mail.flush();
                 std::thread::sleep(STOP_LOOK);
             }
             let _ = thread.join();

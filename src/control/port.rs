@@ -217,6 +217,8 @@ impl CorePort {
                 let _ = asker.send(answer);
             }
         }
+        // Cores whose lane was full are rung.
+        questions.mail.flush();
         drop(questions);
         for answer in of_cluster {
             match answer {

@@ -310,9 +310,9 @@ impl Core {
         self.tell_lost();
         let mut rounds = 0;
         loop {
-            let (worked, blocked) = self.run_errands(now);
+            let (worked, cut_short) = self.run_errands(now);
             let busy = worked | self.deliver_replies(now);
-            left_over |= blocked;
+            left_over |= cut_short;
             if !busy {
                 break;
             }
@@ -446,7 +446,7 @@ impl Core {
     }
 
     /// Runs the hub's errands until this turn has done enough or a lane is full; returns whether any
-    /// was done, and whether one is left.
+    /// was done, and whether this turn has done enough. Whoever takes from the full lane rings.
     fn run_errands(&mut self, now: Moment) -> (bool, bool) {
         let mut worked = false;
         while self.units_left > 0 {
@@ -457,7 +457,7 @@ impl Core {
             }
             if let Some(errand) = self.run_errand(errand, now) {
                 self.parts.hub.postpone(errand);
-                return (worked, true);
+                return (worked, false);
             }
             worked = true;
         }

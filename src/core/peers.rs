@@ -33,8 +33,8 @@ impl Core {
         }
         while let Some((to, letter)) = peers.poll_letter() {
             if let Err(letter) = mail.send(to, letter) {
+                // Whoever takes from the full lane rings.
                 peers.return_letter(to, letter);
-                left_over = true;
                 break;
             }
         }

@@ -246,11 +246,30 @@ pub(super) fn of_owners(owners: &[Owner]) -> Vec<Finding> {
     found
 }
 
+/// Members of whose shards not every block is found here, because ours do not divide theirs.
+fn of_shard_counts(page: &MetadataPage) -> Option<Finding> {
+    let own = u16::try_from(page.shards.len()).ok().filter(|&own| own > 0)?;
+    let others = page.membership.members.iter().filter(|member| !member.shards.is_multiple_of(own));
+    let named: Vec<String> = others.map(|member| format!("{} ({})", member.node_id, member.shards)).collect();
+    (!named.is_empty()).then(|| {
+        finding(
+            Severity::Notice,
+            "shard-counts",
+            format!(
+                "members whose number of shards is no multiple of the {own} shards here: {}",
+                named.join(", ")
+            ),
+            "part of their blocks is not found from this node, and no absence is claimed",
+            "run the same --shards on every node",
+        )
+    })
+}
+
 /// What of a page is about peers; nothing standalone.
 pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
     let peers = page.shards.iter().filter_map(|report| Some((report.shard, report.peers.as_ref()?)));
     let of_peers = peers.flat_map(|(shard, peers)| of_peers(shard, peers));
-    of_membership(&page.membership).into_iter().chain(of_peers).collect()
+    of_membership(&page.membership).into_iter().chain(of_peers).chain(of_shard_counts(page)).collect()
 }
 
 #[cfg(test)]
