@@ -19,6 +19,7 @@ use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::ConnectionId;
+use orbitkv_shards::segment_log::BlockName;
 use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::ShardIndex;
@@ -310,11 +311,12 @@ impl Core {
         if let Some(driver) = self.parts.device.as_mut().filter(|_| !answers_wait) {
             left_over |= driver.step(&mut self.parts.shard, stopping);
         }
+        self.tell_lost();
         let mut rounds = 0;
         loop {
-            let (worked, blocked) = self.run_errands(now);
+            let (worked, cut_short) = self.run_errands(now);
             let busy = worked | self.deliver_replies(now);
-            left_over |= blocked;
+            left_over |= cut_short;
             if !busy {
                 break;
             }
@@ -348,6 +350,15 @@ impl Core {
     fn ring_again(&mut self) {
         if !std::mem::replace(&mut self.is_rung, true) {
             self.again.ring();
+        }
+    }
+
+    /// Names accepted blocks that were found lost, for whoever looks after the device.
+    fn tell_lost(&mut self) {
+        while let Some(lost) = self.parts.shard.poll_lost() {
+            let BlockName { namespace, group, block } = lost.block;
+            let (sequence, cause, finder) = (lost.sequence.0, lost.cause, lost.finder);
+            tracing::error!(core = self.index(), %namespace, group = group.0, %block, sequence, ?cause, ?finder, "lost write");
         }
     }
 
@@ -397,7 +408,11 @@ impl Core {
                 self.parts.shard.execute(self.own_tag(), Command::Drain, now);
             }
             Letter::DrainProgress(left) => self.parts.hub.on_drain_progress(*left),
-            Letter::Life(..) | Letter::Permit(..) | Letter::Owners(..) | Letter::Readings(..) => {
+            Letter::Life(..)
+            | Letter::Permit(..)
+            | Letter::Excluded(..)
+            | Letter::Owners(..)
+            | Letter::Readings(..) => {
                 self.on_peers_letter(from, letter, now);
             }
             Letter::Stop => {
@@ -416,6 +431,7 @@ impl Core {
             | Answer::Owners(..)
             | Answer::Readings(..)
             | Answer::Lowered(..)
+            | Answer::Doubted(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }
@@ -441,7 +457,7 @@ impl Core {
     }
 
     /// Runs the hub's errands until this turn has done enough or a lane is full; returns whether any
-    /// was done, and whether one is left.
+    /// was done, and whether this turn has done enough. Whoever takes from the full lane rings.
     fn run_errands(&mut self, now: Moment) -> (bool, bool) {
         let mut worked = false;
         while self.units_left > 0 {
@@ -452,7 +468,7 @@ impl Core {
             }
             if let Some(errand) = self.run_errand(errand, now) {
                 self.parts.hub.postpone(errand);
-                return (worked, true);
+                return (worked, false);
             }
             worked = true;
         }

@@ -37,13 +37,18 @@ impl Core {
         left_over |= peers.is_reading(boot);
         while let Some((to, letter)) = peers.poll_letter() {
             if let Err(letter) = mail.send(to, letter) {
+                // Whoever takes from the full lane rings.
                 peers.return_letter(to, letter);
-                left_over = true;
                 break;
             }
         }
         while let Some(answer) = peers.poll_answer() {
             mail.answer(control, answer);
+        }
+        while !mail.owes_answers()
+            && let Some(doubt) = peers.poll_doubt()
+        {
+            mail.answer(control, Answer::Doubted(Box::new(doubt)));
         }
         left_over
     }
@@ -69,6 +74,7 @@ impl Core {
                 hub.stand_at(peers.basis());
             }
             Letter::Permit(letter) => peers.on_permit_letter(letter, now),
+            Letter::Excluded(life) => peers.on_excluded(life.0, life.1),
             Letter::Owners(page) => {
                 let rows = Box::new(peers.owners(*page, now));
                 mail.answer(from, Answer::Owners(page.tag, shard.index(), rows));

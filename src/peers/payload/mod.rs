@@ -30,7 +30,7 @@ use orbitkv_shards::members::Local;
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
-use orbitkv_wire::identity::{NodeId, ShardIndex};
+use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
 use orbitkv_wire::inventory::{Requester, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
@@ -77,6 +77,14 @@ struct WaitingDial {
 struct PendingDial {
     dial: DialId,
     source: SourceStream,
+}
+
+/// What a source has said of a life of its node.
+pub(super) enum Heard {
+    /// It is over.
+    Exclude { node: NodeId, incarnation: Incarnation },
+    /// It is not what it is taken for.
+    Doubt { node: NodeId, incarnation: Incarnation },
 }
 
 /// One payload connection.
@@ -130,6 +138,8 @@ pub(super) struct Payload {
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
     /// Places that are not told yet.
     held: lending::HeldExtents,
+    /// What sources have said of lives, for other cores and for control.
+    heard: VecDeque<Heard>,
     /// Checksums under way.
     sums: VecDeque<(ChecksumId, Checksum)>,
     /// Whether there are more of them than the turn had time for.
@@ -191,6 +201,7 @@ impl Payload {
             unasked: VecDeque::new(),
             readable: VecDeque::new(),
             held: lending::HeldExtents::default(),
+            heard: VecDeque::new(),
             sums: VecDeque::new(),
             is_summing: false,
         }
@@ -276,6 +287,16 @@ impl Payload {
             self.end(connection, shard, now);
             endpoint.close(connection, super::close_code::NOT_A_MEMBER, now.0);
         }
+    }
+
+    /// What a source has said that others should know.
+    pub fn poll_heard(&mut self) -> Option<Heard> {
+        self.heard.pop_front()
+    }
+
+    /// Another core has heard that this life of a node is over.
+    pub fn on_excluded(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.fetcher.on_excluded(node, incarnation);
     }
 
     /// Who is a member is not known.
