@@ -20,3 +20,18 @@ impl Profile {
         }
     }
 }
+
+/// A profile as reports name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The stable name.
+    pub name: &'static str,
+    /// Whether meeting gates in it says something.
+    pub qualifies: bool,
+}
+
+impl From<Profile> for Label {
+    fn from(profile: Profile) -> Label {
+        Label { name: profile.name(), qualifies: profile == Profile::Full }
+    }
+}
