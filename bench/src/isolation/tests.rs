@@ -54,6 +54,7 @@ fn measured(cell: &Cell, save_us: u64) -> Measured {
             observer_applied: sequence,
         }
     };
+    let looks = (0..120).map(look).collect();
     let changes = bursts.len() as u64 * BURST_CHANGES;
     let blocks = ((plan.warm_up_rounds + plan.rounds) * plan.blocks) as u64;
     let bytes = blocks * plan.block_bytes;
@@ -85,7 +86,7 @@ fn measured(cell: &Cell, save_us: u64) -> Measured {
         burst_columns: Vec::new(),
         bursts,
         look_columns: Vec::new(),
-        looks: (0..120).map(look).collect(),
+        looks,
     }
 }
 
