@@ -199,11 +199,8 @@ impl Report {
         }));
         let (met, all) = (self.met(), self.gates.len());
         lines.push(match self.profile {
-            Label { qualifies: true, name: "full" } => format!("{met} of {all} gates met"),
-            Label { qualifies: true, name } => format!("{met} of {all} gates met in the {name} profile"),
-            Label { qualifies: false, name } => {
-                format!("{met} of {all} gates met; the {name} profile qualifies nothing")
-            }
+            Label { qualifies: true, .. } => format!("{met} of {all} gates met"),
+            Label { name, .. } => format!("{met} of {all} gates met; the {name} profile qualifies nothing"),
         });
         lines.join("\n")
     }

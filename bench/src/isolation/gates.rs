@@ -38,7 +38,7 @@ pub fn report(campaign: &Campaign, records: &[Record], failed: &[String], load: 
         profile: label,
         seed: campaign.seed(),
         machine: campaign.machine().to_owned(),
-        figures: table(&findings, failed),
+        figures: format!("{} profile\n{}", label.name, table(&findings, failed)),
         gates: findings.iter().flat_map(|finding| gates(campaign, finding)).collect(),
         settings: json!({
             "sizes": campaign.plan(),

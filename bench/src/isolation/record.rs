@@ -40,6 +40,8 @@ pub struct Measured {
     pub final_check: FinalCheck,
     /// Reads from the device; none on DRAM.
     pub device: Option<DeviceReads>,
+    /// Bytes of inventory that the pressure node has sent from its start on, by kind.
+    pub bytes_by_kind: BTreeMap<String, u64>,
     /// What others took of the machine.
     pub machine_load: Value,
     /// What the numbers of a round are.

@@ -1,6 +1,6 @@
 //! What a run is made on: two nodes and their etcd, each process on its core, and how both are looked at.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -261,6 +261,23 @@ impl Sight {
             Ok(peers.map(|peers| peers.fetching.begun + peers.lending.granted).sum())
         };
         Ok(of(&self.clients.foreground)? + of(&self.clients.pressure)?)
+    }
+
+    /// Bytes of inventory that the pressure node has sent so far, by kind.
+    ///
+    /// # Errors
+    /// If it gives no answer.
+    pub fn bytes_by_kind(&self) -> Result<BTreeMap<String, u64>, Failure> {
+        let page: MetadataPage = self.clients.pressure.get_as("/cache/metadata")?.0;
+        let peers =
+            page.shards.iter().find_map(|shard| shard.peers.as_ref()).ok_or("a node in no cluster")?;
+        let (all, deltas, pages) = (peers.frames_sent.bytes, peers.deltas_sent.bytes, peers.pages_sent.bytes);
+        let kinds = [
+            ("changes (deltas)", deltas),
+            ("snapshot pages", pages),
+            ("other inventory frames", all.saturating_sub(deltas + pages)),
+        ];
+        Ok(kinds.into_iter().map(|(kind, bytes)| (kind.to_owned(), bytes)).collect())
     }
 
     /// Blocks the foreground's node has read from its device, and bytes the kernel has read for it.

@@ -79,6 +79,7 @@ fn measured(cell: &Cell, save_us: u64) -> Measured {
             node_blocks: blocks,
             kernel_bytes: bytes,
         }),
+        bytes_by_kind: Default::default(),
         machine_load: json!({}),
         round_columns: Vec::new(),
         warm_up,
