@@ -5,6 +5,7 @@ mod index;
 mod isolation;
 mod local;
 mod machine;
+mod page;
 mod payload;
 mod peer;
 mod processes;
@@ -40,6 +41,8 @@ enum Measurement {
     Local(local::LocalArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
+    /// One page a person can read, with its drawings, from the results in a directory.
+    Report(page::ReportArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
     #[command(hide = true)]
     QuinnBulk(peer::BulkArgs),
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Measurement::Isolation(args) => return isolation::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
+        Measurement::Report(args) => return page::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {

@@ -10,19 +10,19 @@
 
 mod bootstrap;
 mod campaign;
-mod exposure;
-mod foreground;
+pub mod exposure;
+pub mod foreground;
 mod gates;
-mod plan;
+pub mod plan;
 mod pressure;
-mod record;
+pub mod record;
 mod run;
 mod sampler;
-mod schedule;
+pub mod schedule;
 mod stage;
 #[cfg(test)]
-mod tests;
-mod verdict;
+pub mod tests;
+pub mod verdict;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

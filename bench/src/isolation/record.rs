@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::pressure::FinalCheck;
 use super::sampler::Cost;
 use super::schedule::{Cell, Medium};
-use super::stage::{Cores, Nodes, Placed};
+use super::stage::{CoreTurns, Cores, Nodes, Placed};
 use crate::Failure;
 
 /// What kind of file it is.
@@ -40,6 +40,8 @@ pub struct Measured {
     pub final_check: FinalCheck,
     /// Reads from the device; none on DRAM.
     pub device: Option<DeviceReads>,
+    /// Turns of the foreground's core since its node began.
+    pub core_turns: CoreTurns,
     /// Bytes of inventory that the pressure node has sent from its start on, by kind.
     pub bytes_by_kind: BTreeMap<String, u64>,
     /// What others took of the machine.

@@ -150,6 +150,7 @@ pub fn make(
             node_blocks: reads.0.saturating_sub(reads_before.0),
             kernel_bytes: reads.1.saturating_sub(reads_before.1),
         }),
+        core_turns: sight.core_turns()?,
         bytes_by_kind: sight.bytes_by_kind()?,
         machine_load: load.until_now(),
         round_columns: names(&Round::COLUMNS),

@@ -68,6 +68,17 @@ pub struct Nodes<T> {
     pub pressure: T,
 }
 
+/// How the core of the foreground's node ran its turns: whether it was held up itself, or nobody woke it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CoreTurns {
+    /// Turns since its start.
+    pub turns: u64,
+    /// Of those, turns that held the core for more than 100 µs.
+    pub stalls: u64,
+    /// The longest turn, in milliseconds.
+    pub longest_ms: f64,
+}
+
 /// Where an engine sits.
 #[derive(Clone, Debug)]
 pub struct Seat {
@@ -278,6 +289,17 @@ impl Sight {
             ("other inventory frames", all.saturating_sub(deltas + pages)),
         ];
         Ok(kinds.into_iter().map(|(kind, bytes)| (kind.to_owned(), bytes)).collect())
+    }
+
+    /// The turns of the foreground's core so far.
+    ///
+    /// # Errors
+    /// If the node gives no answer.
+    pub fn core_turns(&self) -> Result<CoreTurns, Failure> {
+        let page: MetadataPage = self.clients.foreground.get_as("/cache/metadata")?.0;
+        let turns = page.shards.first().map(|shard| shard.turns).ok_or("a node without shards")?;
+        let longest_ms = turns.slice_ns_max as f64 / 1e6;
+        Ok(CoreTurns { turns: turns.turns, stalls: turns.stalls, longest_ms })
     }
 
     /// Blocks the foreground's node has read from its device, and bytes the kernel has read for it.

@@ -11,7 +11,7 @@ use super::pressure::FinalCheck;
 use super::record::{DeviceReads, Measured, Outcome, Record, Shelf};
 use super::sampler::Cost;
 use super::schedule::{Cell, Kind, Medium, Side, schedule};
-use super::stage::{Cores, Nodes, Placed};
+use super::stage::{CoreTurns, Cores, Nodes, Placed};
 
 const MS: u64 = 1_000_000;
 const CORES: Cores = Cores { node: 1, other: 0 };
@@ -79,6 +79,7 @@ fn measured(cell: &Cell, save_us: u64) -> Measured {
             node_blocks: blocks,
             kernel_bytes: bytes,
         }),
+        core_turns: CoreTurns::default(),
         bytes_by_kind: Default::default(),
         machine_load: json!({}),
         round_columns: Vec::new(),
@@ -93,6 +94,15 @@ fn measured(cell: &Cell, save_us: u64) -> Measured {
 
 fn record(campaign: &Campaign, cell: &Cell, save_us: u64) -> Record {
     campaign.record(cell, 1).with_measured(measured(cell, save_us))
+}
+
+/// All runs of a campaign, and one that does not count, for who makes something of them.
+pub fn runs_with_one_failed() -> Vec<Record> {
+    let campaign = campaign();
+    let mut records = all(&campaign, |_| 500);
+    let failed = campaign.record(&records[0].cell, 2);
+    records.push(Record { why: Some("it rained".into()), ..failed });
+    records
 }
 
 fn cell(medium: Medium, kind: Kind, pair: usize, side: Side) -> Cell {

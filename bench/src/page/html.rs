@@ -1,0 +1,461 @@
+//! The page: plain words, tables and drawings in one file that fetches nothing.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::collection::{Collection, bytes_by_kind, distributions};
+use super::figures::{self, Figure, capital, plain};
+use super::svg::{escape, group};
+use super::words;
+use crate::isolation::record::{Outcome, Record};
+
+/// Items of a list that are shown before the rest is counted.
+const SHOWN_MAX: usize = 16;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1d2530;--soft:#5c6775;--line:#d9dee4;--paper:#fff;--card:#f5f7f9;--good:#2f7d32;--bad:#b3261e;--doubt:#8a6100}\
+@media (prefers-color-scheme:dark){:root{--ink:#e7ebf0;--soft:#a3adba;--line:#343c47;--paper:#171b21;--card:#1f252d;--good:#86c987;--bad:#ff8a80;--doubt:#f0c060}}\
+body{margin:0 auto;max-width:980px;padding:28px 20px 60px;background:var(--paper);color:var(--ink);font:15px/1.55 system-ui,'Segoe UI','DejaVu Sans',sans-serif}\
+h1{font-size:26px;margin:0 0 8px}h2{font-size:20px;margin:44px 0 8px;padding-top:12px;border-top:1px solid var(--line)}h3{font-size:16px;margin:26px 0 4px}\
+p{margin:6px 0 12px;max-width:75ch}.soft,figcaption{color:var(--soft)}figure{margin:0 0 26px}figure svg{width:100%;height:auto;display:block}\
+.wide{overflow-x:auto;margin:8px 0 16px}table{border-collapse:collapse;font-size:14px}th,td{padding:5px 12px 5px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}\
+th{color:var(--soft);font-weight:600}td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}td.number{white-space:nowrap}\
+.cards{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0}.card{background:var(--card);border-radius:8px;padding:10px 16px;min-width:120px}.card b{display:block;font-size:24px}\
+.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}.doubt{color:var(--doubt);font-weight:600}\
+code{font:13px ui-monospace,'DejaVu Sans Mono',monospace;color:var(--soft);overflow-wrap:anywhere}.wide code{white-space:nowrap}details{margin:4px 0}summary{cursor:pointer;color:var(--soft)}\
+nav a{margin-right:14px;color:inherit}dt{font-weight:600}dd{margin:0 0 8px;max-width:75ch}";
+
+/// A page and its drawings.
+pub struct Page {
+    /// The whole page.
+    pub html: String,
+    /// All drawings, each for a file of its own.
+    pub figures: Vec<Figure>,
+}
+
+/// Makes the page of what a directory holds.
+pub fn page(directory: &Path, collection: &Collection) -> Page {
+    let mut text = String::new();
+    let mut figures = Vec::new();
+    let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let _ = write!(
+        text,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>OrbitKV measurements: {name}</title><style>{STYLE}</style></head><body>\n<h1>OrbitKV measurements: {name}</h1>\n{}",
+        words::INTRODUCTION,
+        name = escape(&name)
+    );
+    text.push_str(&cards(collection));
+    text.push_str(
+        "<nav><a href=\"#gates\">Gates</a><a href=\"#figures\">Figures</a><a href=\"#runs\">Runs</a>\
+         <a href=\"#failed\">Failed runs</a><a href=\"#words\">Words</a></nav>\n",
+    );
+    gates(&mut text, collection);
+    text.push_str("<h2 id=\"figures\">Figures</h2>\n");
+    for (prefix, runs) in campaigns(collection) {
+        figures.extend(isolation(&mut text, &prefix, &runs, collection));
+    }
+    for (file, report) in &collection.reports {
+        let prefix = format!("{}-", stem(file));
+        let whose = report["gate"].as_str().unwrap_or("report");
+        let mut own = figures::of_distributions(&prefix, whose, &distributions(report));
+        own.extend(figures::bytes(&prefix, whose, &bytes_by_kind(report)));
+        if !own.is_empty() {
+            let _ = writeln!(
+                text,
+                "<h3>{}</h3>\n<p class=\"soft\">From <code>{}</code>.</p>",
+                capital(whose),
+                escape(file)
+            );
+            own.iter().for_each(|figure| draw(&mut text, figure));
+        }
+        figures.extend(own);
+    }
+    if figures.is_empty() {
+        text.push_str("<p>Nothing here can be drawn: the files have neither runs nor histograms.</p>\n");
+    }
+    runs(&mut text, collection);
+    failed(&mut text, collection);
+    let _ = write!(text, "<h2 id=\"words\">Words</h2>\n{}</body></html>\n", words::GLOSSARY);
+    Page { html: text, figures }
+}
+
+/// Runs of one directory below belong together.
+fn campaigns(collection: &Collection) -> Vec<(String, Vec<&Record>)> {
+    let mut campaigns: Vec<(String, Vec<&Record>)> = Vec::new();
+    for (file, record) in &collection.runs {
+        let place = file.rsplit_once('/').map_or("", |(place, _)| place);
+        let prefix = if place.is_empty() { String::new() } else { format!("{}-", stem(place)) };
+        match campaigns.iter_mut().find(|campaign| campaign.0 == prefix) {
+            Some(campaign) => campaign.1.push(record),
+            None => campaigns.push((prefix, vec![record])),
+        }
+    }
+    campaigns
+}
+
+/// A path as part of a file's name.
+fn stem(path: &str) -> String {
+    path.trim_end_matches(".json").replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "-")
+}
+
+fn draw(text: &mut String, figure: &Figure) {
+    let Figure { title, sentence, svg, .. } = figure;
+    let _ = writeln!(
+        text,
+        "<figure><h3>{}</h3>\n{svg}<figcaption>{}</figcaption></figure>",
+        escape(title),
+        escape(sentence)
+    );
+}
+
+/// How a gate stands: class, word.
+fn verdict(gate: &Value) -> (&'static str, &'static str) {
+    match (gate["valid"].as_bool(), gate["met"].as_bool()) {
+        (Some(true), Some(true)) => ("good", "met"),
+        (Some(true), _) => ("bad", "missed"),
+        _ => ("doubt", "not judged"),
+    }
+}
+
+fn all_gates(collection: &Collection) -> impl Iterator<Item = &Value> {
+    collection.reports.iter().flat_map(|(_, report)| report["gates"].as_array().into_iter().flatten())
+}
+
+fn cards(collection: &Collection) -> String {
+    let count = |word: &str| all_gates(collection).filter(|gate| verdict(gate).1 == word).count();
+    let counting = collection.runs.iter().filter(|(_, record)| record.outcome == Outcome::Counts).count();
+    let cards = [
+        ("good", count("met"), "gates met"),
+        ("bad", count("missed"), "gates missed"),
+        ("doubt", count("not judged"), "gates not judged"),
+        ("", counting, "isolation runs that count"),
+        ("", collection.runs.len() - counting + collection.broken.len(), "runs that do not"),
+    ];
+    let card = |(class, count, name): (&str, usize, &str)| {
+        format!("<div class=\"card\"><b class=\"{class}\">{count}</b>{name}</div>")
+    };
+    format!("<div class=\"cards\">{}</div>\n", cards.map(card).concat())
+}
+
+fn gates(text: &mut String, collection: &Collection) {
+    text.push_str("<h2 id=\"gates\">Gates met and missed</h2>\n<p>A gate is a limit that was fixed before anything ran. \
+        One that is <em>not judged</em> was measured in a way that proves nothing, and says why; it never counts as met.</p>\n");
+    if all_gates(collection).next().is_none() {
+        text.push_str("<p>There is no report with gates here.</p>\n");
+        return;
+    }
+    text.push_str("<div class=\"wide\"><table><tr><th>what</th><th class=\"number\">value</th><th class=\"number\">limit</th>\
+        <th>verdict</th><th>compared with</th><th>profile</th></tr>\n");
+    for gate in all_gates(collection) {
+        let name = gate["gate"].as_str().unwrap_or_default();
+        let (class, word) = verdict(gate);
+        let sign = if gate["sense"] == "at-least" { "≥" } else { "≤" };
+        let why = gate["why_invalid"]
+            .as_str()
+            .map(|why| format!("<br><span class=\"soft\">{}</span>", escape(why)));
+        let against = [text_of(&gate["against"]["name"]), number(&gate["against"]["value"])];
+        let _ = writeln!(
+            text,
+            "<tr><td>{}<br><code>{}</code></td><td class=\"number\">{}</td><td class=\"number\">{sign} {}</td>\
+             <td><span class=\"{class}\">{word}</span>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(&words::gate(name)),
+            escape(name),
+            number(&gate["value"]),
+            number(&gate["target"]),
+            why.unwrap_or_default(),
+            against.join(" "),
+            text_of(&gate["profile"])
+        );
+    }
+    text.push_str("</table></div>\n");
+    if all_gates(collection).any(|gate| gate["profile"] == "ci") {
+        text.push_str(
+            "<p class=\"doubt\">The ci profile only shows that everything works: it qualifies nothing.</p>\n",
+        );
+    }
+}
+
+fn isolation(text: &mut String, prefix: &str, runs: &[&Record], collection: &Collection) -> Vec<Figure> {
+    let plan = &runs[0].plan;
+    let profile = crate::profile::Label::from(plan.profile);
+    let _ = writeln!(text, "<h3>Isolation</h3>\n{}", words::ISOLATION);
+    let _ = writeln!(
+        text,
+        "<p>{} profile: {} rounds a run, one each {} ms, {} blocks of {} KiB; {} pairs of each kind.{}</p>",
+        capital(profile.name),
+        group(&plan.rounds.to_string()),
+        plan.cadence_ms,
+        plan.blocks,
+        plan.block_bytes >> 10,
+        plan.pairs,
+        if profile.qualifies { "" } else { " <span class=\"doubt\">This profile qualifies nothing.</span>" }
+    );
+    findings(text, prefix, collection);
+    let mut figures = figures::isolation(prefix, runs);
+    let mut kinds = std::collections::BTreeMap::new();
+    for record in runs.iter().filter(|record| record.cell.is_under_pressure()) {
+        for (kind, bytes) in record.measured.iter().flat_map(|measured| &measured.bytes_by_kind) {
+            *kinds.entry(kind.clone()).or_default() += bytes;
+        }
+    }
+    figures.extend(figures::bytes(&format!("{prefix}isolation-"), "pressure of all runs", &kinds));
+    figures.iter().for_each(|figure| draw(text, figure));
+    figures
+}
+
+/// The verdicts of the campaign's own report, if it was finished.
+fn findings(text: &mut String, prefix: &str, collection: &Collection) {
+    let own = |file: &str| {
+        let place = file.rsplit_once('/').map_or("", |(place, _)| place);
+        (if place.is_empty() { String::new() } else { format!("{}-", stem(place)) }) == prefix
+    };
+    let report = collection.reports.iter().find(|(file, report)| report["gate"] == "isolation" && own(file));
+    let Some((_, report)) = report else {
+        text.push_str(
+            "<p class=\"doubt\">The campaign has not been finished: there is no verdict yet.</p>\n",
+        );
+        return;
+    };
+    text.push_str("<ul>\n");
+    for finding in report["settings"]["findings"].as_array().into_iter().flatten() {
+        let word = finding["verdict"].as_str().unwrap_or_default();
+        let class = match word {
+            "passed" => "good",
+            "failed" => "bad",
+            _ => "doubt",
+        };
+        let _ = writeln!(
+            text,
+            "<li>{}, blocks {}: <span class=\"{class}\">{}</span>. {}</li>",
+            escape(&capital(finding["operation"].as_str().unwrap_or_default())),
+            if finding["medium"] == "ssd" { "on SSD" } else { "in memory (DRAM)" },
+            escape(word),
+            words::verdict(word)
+        );
+    }
+    text.push_str("</ul>\n");
+}
+
+fn runs(text: &mut String, collection: &Collection) {
+    text.push_str("<h2 id=\"runs\">Runs</h2>\n<p>Every file that was read, with what it was made of. In an isolation run p99 is the time in µs that one round in a hundred exceeds; \
+        a look is what watching the node costs it, each 25 ms; a turn is what its core does without a pause.</p>\n");
+    if !collection.runs.is_empty() {
+        text.push_str("<div class=\"wide\"><table><tr><th>isolation run</th><th>counts</th><th class=\"number\">save p99</th>\
+            <th class=\"number\">query p99</th><th class=\"number\">restore p99</th><th class=\"number\">changes a second</th>\
+            <th class=\"number\">longest gap, ms</th><th class=\"number\">node CPU, s</th><th class=\"number\">a look, µs</th>\
+            <th class=\"number\">longest turn, ms</th><th class=\"number\">stolen time</th></tr>\n");
+    }
+    for (file, record) in &collection.runs {
+        let p99 =
+            |name: &str| record.p99_us.get(name).map_or("-".to_owned(), |us| group(&format!("{us:.0}")));
+        let of = |figure: Option<String>| figure.unwrap_or_else(|| "-".to_owned());
+        let measured = record.measured.as_ref();
+        let stolen = measured.and_then(|run| run.machine_load["stolen_share"].as_f64());
+        let cells = [
+            p99("save"),
+            p99("query"),
+            p99("restore"),
+            of(record.exposure.map(|exposure| group(&format!("{:.0}", exposure.observer_per_second)))),
+            of(record
+                .exposure
+                .filter(|_| record.cell.is_under_pressure())
+                .map(|exposure| format!("{:.0}", exposure.observer_gap_ms_max))),
+            of(measured.map(|run| format!("{:.2}", run.processor_seconds.foreground))),
+            of(measured.map(|run| format!("{:.0}", run.sampler.foreground_cpu_us))),
+            of(measured.map(|run| format!("{:.1}", run.core_turns.longest_ms))),
+            of(stolen.map(|share| format!("{:.1} %", share * 100.0))),
+        ];
+        let cells = cells.map(|cell| format!("<td class=\"number\">{cell}</td>")).concat();
+        let counts = if record.outcome == Outcome::Counts { "yes" } else { "no" };
+        let _ = writeln!(text, "<tr><td><code>{}</code></td><td>{counts}</td>{cells}</tr>", escape(file));
+    }
+    if !collection.runs.is_empty() {
+        text.push_str("</table></div>\n");
+    }
+    if let Some((_, record)) = collection.runs.first() {
+        let settings = serde_json::json!({
+            "commit": record.commit, "machine": record.machine, "seed": record.seed, "cores": record.cores, "sizes": record.plan,
+            "placement": record.measured.as_ref().map(|run| &run.placement),
+        });
+        let _ = writeln!(
+            text,
+            "<details><summary>Machine, commit, seed and settings of the isolation runs</summary>{}</details>",
+            tree(&settings)
+        );
+    }
+    for (file, report) in &collection.reports {
+        let facts =
+            ["profile", "commit", "machine", "seed"].map(|name| format!("{name} {}", text_of(&report[name])));
+        let _ = writeln!(
+            text,
+            "<h3>{}</h3><p><code>{}</code>: {}</p><details><summary>Settings</summary>{}</details>\
+             <details><summary>Details of its gates</summary>{}</details>",
+            escape(&capital(report["gate"].as_str().unwrap_or("report"))),
+            escape(file),
+            facts.join(", "),
+            tree(&report["settings"]),
+            tree(&report["gates"])
+        );
+    }
+    for (file, value) in &collection.others {
+        let _ = writeln!(
+            text,
+            "<details><summary>Another file: <code>{}</code></summary>{}</details>",
+            escape(file),
+            tree(value)
+        );
+    }
+}
+
+fn failed(text: &mut String, collection: &Collection) {
+    text.push_str("<h2 id=\"failed\">Failed runs</h2>\n<p>Runs that do not count are kept, and named here with why, so that nobody can \
+        choose the good ones.</p>\n");
+    let runs = collection.runs.iter().filter(|(_, record)| record.outcome != Outcome::Counts);
+    let runs =
+        runs.map(|(file, record)| (file.as_str(), record.why.as_deref().unwrap_or("it has no reason")));
+    let broken = collection.broken.iter().map(|(file, why)| (file.as_str(), why.as_str()));
+    let reports = collection.reports.iter().filter(|(_, report)| report["valid"] == false);
+    let reports = reports
+        .map(|(file, report)| (file.as_str(), report["why_invalid"].as_str().unwrap_or("it is not valid")));
+    let all: Vec<(&str, &str)> = runs.chain(broken).chain(reports).collect();
+    if all.is_empty() {
+        text.push_str("<p>None.</p>\n");
+        return;
+    }
+    text.push_str("<div class=\"wide\"><table><tr><th>file</th><th>why</th></tr>\n");
+    for (file, why) in all {
+        let _ = writeln!(text, "<tr><td><code>{}</code></td><td>{}</td></tr>", escape(file), escape(why));
+    }
+    text.push_str("</table></div>\n");
+}
+
+/// Any JSON as tables.
+fn tree(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let row = |(name, field): (&String, &Value)| {
+                format!("<tr><th>{}</th><td>{}</td></tr>\n", escape(&plain(name)), tree(field))
+            };
+            format!("<table>{}</table>", fields.iter().map(row).collect::<String>())
+        }
+        Value::Array(items) => {
+            let shown: Vec<String> = items.iter().take(SHOWN_MAX).map(tree).collect();
+            let more = items.len().saturating_sub(SHOWN_MAX);
+            let rest = if more > 0 {
+                format!(" <span class=\"soft\">and {more} more</span>")
+            } else {
+                String::new()
+            };
+            let is_plain = items.iter().all(|item| !item.is_object() && !item.is_array());
+            format!("{}{rest}", shown.join(if is_plain { ", " } else { "" }))
+        }
+        Value::Number(_) => number(value),
+        other => text_of(other),
+    }
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => escape(text),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => escape(&other.to_string()),
+    }
+}
+
+/// A number as people write it: whole ones with thousands set apart, others with as many digits as say something.
+fn number(value: &Value) -> String {
+    match (value.as_u64(), value.as_f64()) {
+        (Some(whole), _) => group(&whole.to_string()),
+        (None, Some(number)) if number.abs() >= 1_000.0 => group(&format!("{number:.0}")),
+        (None, Some(number)) if number.abs() >= 0.1 || number == 0.0 => group(&format!("{number:.3}")),
+        (None, Some(number)) => format!("{number:.6}"),
+        _ => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn collection() -> Collection {
+        let gate = |name: &str, valid: bool, met: bool| {
+            json!({ "gate": name, "profile": "full", "valid": valid, "met": met, "value": 1.25, "target": 2, "sense": "at-most",
+                "why_invalid": (!valid).then_some("<nobody> looked"), "against": { "name": "fio", "value": 12345.6 } })
+        };
+        let histogram = json!({ "percentiles": [{ "percentile": 0.0, "value_us": 1.0 }, { "percentile": 100.0, "value_us": 9.0 }] });
+        Collection {
+            reports: vec![(
+                "v.json".to_owned(),
+                json!({ "gate": "visibility", "valid": false, "why_invalid": "odd", "seed": 7, "commit": "abc", "machine": "<m>",
+                    "histograms": { "install": histogram }, "bytes_by_kind": { "pages": 5_000_000 },
+                    "gates": [gate("visibility_16", true, true), gate("b", true, false), gate("c", false, false)] }),
+            )],
+            others: vec![("other.json".to_owned(), json!({ "what": ["x", 1_234_567] }))],
+            broken: vec![("broken.json".to_owned(), "no <JSON>".to_owned())],
+            ..Collection::default()
+        }
+    }
+
+    #[test]
+    fn a_page_has_every_part_and_fetches_nothing() {
+        let Page { html, figures } = page(Path::new("some/results"), &collection());
+        let wanted = [
+            "<b class=\"good\">1</b>gates met",
+            "<b class=\"bad\">1</b>gates missed",
+            "<b class=\"doubt\">1</b>gates not judged",
+            "&lt;nobody&gt; looked",
+            "12,346",
+            "seed 7",
+            "commit abc",
+            "machine &lt;m&gt;",
+            "broken.json",
+            "no &lt;JSON&gt;",
+            "1,234,567",
+            "5,000,000 bytes",
+        ];
+        wanted.iter().for_each(|text| assert!(html.contains(text), "{text} is missing"));
+        assert_eq!(figures.len(), 3, "curve, histogram and bytes");
+        assert_eq!(html.matches("<svg").count(), 3);
+        let outside = html.replace("http://www.w3.org/2000/svg", "");
+        for word in ["http:", "https:", "src=", "@import", "<script", "<link", "url("] {
+            assert!(!outside.contains(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn runs_of_a_campaign_are_drawn_and_failed_ones_named() {
+        let file = |record: Record| (format!("below/{}.{}.json", record.name, record.attempt), record);
+        let runs = crate::isolation::tests::runs_with_one_failed().into_iter().map(file).collect();
+        let Page { html, figures } = page(Path::new("x"), &Collection { runs, ..Collection::default() });
+        let (before, failed) = html.split_once("id=\"failed\"").expect("there is a part for them");
+        assert!(failed.contains("it rained") && !before.contains("it rained"));
+        assert!(before.contains("<b class=\"\">16</b>") && before.contains("has not been finished"));
+        let files: Vec<_> = figures.iter().map(|figure| figure.file.as_str()).collect();
+        let medium = |medium: &str| {
+            ["pairs", "save", "query", "restore", "coverage"]
+                .map(|name| format!("below-isolation-{medium}-{name}"))
+        };
+        assert_eq!(files, [medium("dram"), medium("ssd")].concat());
+    }
+
+    #[test]
+    fn a_directory_without_anything_is_a_page_all_the_same() {
+        let Page { html, figures } = page(Path::new("x"), &Collection::default());
+        assert!(figures.is_empty() && html.contains("no report with gates") && html.contains("None."));
+    }
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        let of = |value: Value| number(&value);
+        assert_eq!(
+            [of(json!(1234567)), of(json!(0.5)), of(json!(4081.7)), of(json!(0.00001))],
+            ["1,234,567", "0.500", "4,082", "0.000010"]
+        );
+    }
+}
