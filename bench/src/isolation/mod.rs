@@ -8,7 +8,7 @@
 //!
 //! Every run is a file, raw, and a campaign that was interrupted goes on with `--resume`.
 
-mod bootstrap;
+pub mod bootstrap;
 mod campaign;
 pub mod exposure;
 pub mod foreground;

@@ -12,6 +12,13 @@ use crate::isolation::record::{Outcome, Point, RUN, Record};
 
 /// Directories deep that files are looked for.
 const DEPTH_MAX: usize = 3;
+/// Files that a refusal names before it counts the rest.
+const NAMED_MAX: usize = 4;
+/// Parts of a report that say nothing of what was measured.
+const PARTS: [&str; 5] = ["gates", "details", "settings", "figures", "throughput"];
+/// The percentiles of a summary, as reports call them.
+const SUMMARY: [(&str, f64); 5] =
+    [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("max", 100.0)];
 
 /// What a directory holds; names are paths below it.
 #[derive(Debug, Default)]
@@ -31,10 +38,14 @@ pub struct Collection {
 pub struct Distribution {
     /// Its name.
     pub name: String,
+    /// What it is drawn together with: a number of owners, or nothing.
+    pub group: String,
     /// Values at percentiles, ascending.
     pub points: Vec<Point>,
     /// Its p99 in microseconds, if the report says it: exacter than the points.
     pub p99_us: Option<f64>,
+    /// Whether the points are a whole histogram and no summary of a few percentiles.
+    pub is_whole: bool,
 }
 
 impl Collection {
@@ -77,9 +88,23 @@ impl Collection {
         }
     }
 
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.reports.is_empty() && self.others.is_empty() && self.broken.is_empty()
+    /// Whether there is anything to report: files that are no results, or that nobody can read, are none.
+    pub fn has_results(&self) -> bool {
+        !self.runs.is_empty() || !self.reports.is_empty()
+    }
+
+    /// What lies there instead of results, in words.
+    pub fn instead(&self) -> String {
+        let others = self.others.iter().map(|(name, _)| format!("{name} is neither a report nor a run"));
+        let broken = self.broken.iter().map(|(name, why)| format!("{name} cannot be read: {why}"));
+        let all: Vec<String> = broken.chain(others).collect();
+        match all.len() {
+            0 => "no file there ends in .json".to_owned(),
+            count if count > NAMED_MAX => {
+                format!("{}; and {} more", all[..NAMED_MAX].join("; "), count - NAMED_MAX)
+            }
+            _ => all.join("; "),
+        }
     }
 }
 
@@ -103,21 +128,75 @@ fn find(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io::Re
     Ok(())
 }
 
-/// All distributions below `histograms` anywhere in a report, each name once.
-pub fn distributions(value: &Value) -> Vec<Distribution> {
+/// All distributions of a report, each once: whole ones below any `histograms`, and summaries in microseconds, whose names end in `_us`.
+pub fn distributions(report: &Value) -> Vec<Distribution> {
     let mut found = Vec::new();
-    walk(value, "histograms", &mut |histograms| {
-        for (name, histogram) in histograms.as_object().into_iter().flatten() {
-            let points = if histogram.is_array() { histogram } else { &histogram["percentiles"] };
-            let points: Vec<Point> = serde_json::from_value(points.clone()).unwrap_or_default();
-            let known = found.iter().any(|known: &Distribution| known.name == *name);
-            if !points.is_empty() && !known {
-                let p99_us = histogram["p99"].as_f64();
-                found.push(Distribution { name: name.clone(), points, p99_us });
+    seek(report, &mut Vec::new(), "", &mut found);
+    found
+}
+
+fn seek<'a>(value: &'a Value, path: &mut Vec<&'a str>, group: &str, found: &mut Vec<Distribution>) {
+    let owners = value["owners"].as_u64().map(|owners| format!("{owners} owners"));
+    let group = owners.as_deref().unwrap_or(group);
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| seek(item, path, group, found)),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let one = match name.strip_suffix("_us") {
+                    _ if name == "histograms" => {
+                        field
+                            .as_object()
+                            .into_iter()
+                            .flatten()
+                            .for_each(|(name, one)| add(found, whole(name, group, one)));
+                        continue;
+                    }
+                    Some(name) => summary([path.as_slice(), &[name]].concat().join(" "), group, field),
+                    None => None,
+                };
+                if one.is_some() {
+                    add(found, one);
+                    continue;
+                }
+                let says_something = !PARTS.contains(&name.as_str());
+                if says_something {
+                    path.push(name);
+                }
+                seek(field, path, group, found);
+                if says_something {
+                    path.pop();
+                }
             }
         }
-    });
-    found
+        _ => {}
+    }
+}
+
+/// Adds a distribution that is not known yet; gates of one report may all tell the same one.
+fn add(found: &mut Vec<Distribution>, one: Option<Distribution>) {
+    let is_known =
+        |one: &Distribution| found.iter().any(|known| known.name == one.name && known.group == one.group);
+    found.extend(
+        one.filter(|one| !one.points.is_empty()).filter(|one| !is_known(one)).into_iter().collect::<Vec<_>>(),
+    );
+}
+
+fn whole(name: &str, group: &str, histogram: &Value) -> Option<Distribution> {
+    let points = if histogram.is_array() { histogram } else { &histogram["percentiles"] };
+    Some(Distribution {
+        name: name.to_owned(),
+        group: group.to_owned(),
+        points: serde_json::from_value(points.clone()).ok()?,
+        p99_us: histogram["p99"].as_f64(),
+        is_whole: true,
+    })
+}
+
+fn summary(name: String, group: &str, value: &Value) -> Option<Distribution> {
+    let point = |(key, percentile): (&str, f64)| Some(Point { percentile, value_us: value[key].as_f64()? });
+    let points = SUMMARY.into_iter().map(point).collect::<Option<Vec<Point>>>()?;
+    let (group, p99_us) = (group.to_owned(), value["p99"].as_f64());
+    Some(Distribution { name, group, points, p99_us, is_whole: false })
 }
 
 /// Sums of bytes by kind, wherever a report has a `bytes_by_kind`.
@@ -168,6 +247,35 @@ mod tests {
     }
 
     #[test]
+    fn summaries_are_named_by_where_they_are_found() {
+        let of = |p50: f64| json!({ "count": 9, "p50": p50, "p90": 2, "p99": 3.5, "p99.9": 4, "max": 5 });
+        let report = json!({
+            "gates": [{ "details": { "query": { "intended_us": of(1.0) }, "ping": { "intended_us": of(1.5) } } }],
+            "settings": {
+                "wait_us": 17,
+                "figures": { "throughput": [
+                    { "owners": 8, "index": { "lookup_us": of(0.5) } },
+                    { "owners": 64, "index": { "lookup_us": of(0.6) } },
+                ] },
+            },
+        });
+        let found = distributions(&report);
+        let named = |one: &Distribution| (one.name.clone(), one.group.clone(), one.points[0].value_us);
+        let expected = [
+            ("ping intended", "", 1.5),
+            ("query intended", "", 1.0),
+            ("index lookup", "8 owners", 0.5),
+            ("index lookup", "64 owners", 0.6),
+        ];
+        assert_eq!(
+            found.iter().map(named).collect::<Vec<_>>(),
+            expected.map(|(name, group, us)| (name.to_owned(), group.to_owned(), us))
+        );
+        assert_eq!(found[0].points[4], Point { percentile: 100.0, value_us: 5.0 });
+        assert!(found.iter().all(|one| !one.is_whole));
+    }
+
+    #[test]
     fn files_are_told_apart_and_none_is_lost() {
         let directory = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| {
@@ -187,6 +295,7 @@ mod tests {
         let broken: Vec<_> = collection.broken.iter().map(|file| file.0.as_str()).collect();
         assert_eq!(broken, ["c.json", "d.json"]);
         assert_eq!(bytes_by_kind(&collection.reports[0].1)["x"], 3);
+        assert!(collection.has_results());
         assert!(Collection::read(&directory.path().join("nowhere")).is_err());
     }
 }

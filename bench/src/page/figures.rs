@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::collection::Distribution;
 use super::svg::{Ink, Plot, Scale, group};
+use crate::isolation::bootstrap::PAIRS_MAX;
 use crate::isolation::exposure::declared_per_second;
 use crate::isolation::foreground::Operation;
 use crate::isolation::plan::RATIO_MAX;
@@ -50,12 +51,15 @@ pub fn comparison(runs: &[&Record], medium: Medium, kind: Kind, operation: Opera
     for record in runs {
         let cell = record.cell;
         if (cell.medium, cell.kind) == (medium, kind) && record.outcome == Outcome::Counts {
-            let p99 = record.measured.as_ref().map(|measured| measured.p99(operation));
+            let measured = record.measured.as_ref().filter(|measured| !measured.rounds.is_empty());
+            let p99 = measured.map(|measured| measured.p99(operation));
             pairs.entry(cell.pair).or_default()[usize::from(cell.side == Side::Compared)] = p99;
         }
     }
+    // A file may say anything: times of nothing have no ratio, and more pairs than can be drawn have no interval.
     let whole = pairs.values().filter_map(|pair| Some(Pair { base: pair[0]?, compared: pair[1]? }));
-    Comparison::of(&whole.collect::<Vec<_>>())
+    let whole: Vec<Pair> = whole.filter(|pair| pair.base > 0 && pair.compared > 0).collect();
+    if whole.len() > PAIRS_MAX { None } else { Comparison::of(&whole) }
 }
 
 /// All figures of the runs of one campaign.
@@ -201,19 +205,19 @@ fn coverage(prefix: &str, medium: Medium, runs: &[(&Record, &Measured)]) -> Opti
 }
 
 fn seconds(measured: &Measured) -> f64 {
-    (measured.window.ended_ns - measured.window.began_ns) as f64 / 1e9
+    measured.window.ended_ns.saturating_sub(measured.window.began_ns) as f64 / 1e9
 }
 
 /// Changes a second that the observer applied, in stretches of the window.
 fn rate_over_time(measured: &Measured) -> Vec<(f64, f64)> {
     let window = measured.window;
-    let stretch_ns = ((window.ended_ns - window.began_ns) / STRETCHES).max(200_000_000);
+    let stretch_ns = (window.ended_ns.saturating_sub(window.began_ns) / STRETCHES).max(200_000_000);
     let mut points = Vec::new();
     let inside = |at: u64| (window.began_ns..=window.ended_ns).contains(&at);
     let mut looks = measured.looks.iter().filter(|look| inside(look.observer_ns));
     let Some(mut first) = looks.next() else { return points };
     for look in looks {
-        let elapsed = look.observer_ns - first.observer_ns;
+        let elapsed = look.observer_ns.saturating_sub(first.observer_ns);
         if elapsed >= stretch_ns {
             let middle = first.observer_ns + elapsed / 2 - window.began_ns;
             let applied = look.observer_applied.saturating_sub(first.observer_applied);
@@ -224,33 +228,69 @@ fn rate_over_time(measured: &Measured) -> Vec<(f64, f64)> {
     points
 }
 
-/// All distributions of a report as curves, and each as a histogram.
+/// All distributions of a report as curves, those of a group together, and each whole one as a histogram.
 pub fn of_distributions(prefix: &str, whose: &str, distributions: &[Distribution]) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    if distributions.is_empty() {
-        return figures;
+    let mut groups: Vec<&str> = Vec::new();
+    for one in distributions {
+        if !groups.contains(&one.group.as_str()) {
+            groups.push(&one.group);
+        }
     }
-    let title = format!("{}: time by percentile", capital(whose));
-    let values = distributions.iter().flat_map(|one| one.points.iter().map(|point| point.value_us));
-    let finest = distributions.iter().map(|one| finest(&one.points)).fold(99.0, f64::max);
+    let mut figures = Vec::new();
+    for group in groups {
+        let of: Vec<&Distribution> = distributions.iter().filter(|one| one.group == group).collect();
+        // More lines than colours would be told apart by nobody.
+        for (part, lines) in of.chunks(Ink::COUNT).enumerate() {
+            figures.push(curves(prefix, whose, group, part, lines));
+        }
+        figures.extend(of.iter().filter(|one| one.is_whole).filter_map(|one| histogram(prefix, whose, one)));
+    }
+    figures
+}
+
+fn curves(prefix: &str, whose: &str, group: &str, part: usize, lines: &[&Distribution]) -> Figure {
+    let of = if group.is_empty() { String::new() } else { format!(", {group}") };
+    let title = format!("{}{of}: time by percentile", capital(whose));
+    let values = lines.iter().flat_map(|one| one.points.iter().map(|point| point.value_us));
+    let finest = lines.iter().map(|one| finest(&one.points)).fold(99.0, f64::max);
     let mut plot = Plot::new(
         &title,
-        (Scale::Nines { max: finest }, "percentile"),
+        (Scale::Nines { max: finest }, "percentile of all cases"),
         (Scale::logarithmic_over(values), "time in µs"),
     );
-    for (number, one) in distributions.iter().enumerate() {
+    for (number, one) in lines.iter().enumerate() {
         plot.line(&curve(&one.points), Ink::of(number), false, &plain(&one.name));
         plot.legend(Ink::of(number), &plain(&one.name));
+        if !one.is_whole {
+            (one.points.iter()).for_each(|point| {
+                plot.dot(point.percentile, point.value_us, Ink::of(number), &plain(&one.name))
+            });
+        }
     }
-    figures.push(Figure {
-        file: format!("{prefix}percentiles"),
+    let dots = if lines.iter().all(|one| one.is_whole) {
+        ""
+    } else {
+        " Dots are what was kept; the lines between them only lead the eye."
+    };
+    let number = if part == 0 { String::new() } else { format!("-{}", part + 1) };
+    Figure {
+        file: format!("{prefix}percentiles{}{number}", file_part(group)),
         title,
-        sentence: "Each line says how long the given share of all cases took at most; the further right, the rarer the case."
-            .to_owned(),
+        sentence: format!(
+            "Each line says how long the given share of all cases took at most: the further right, the rarer the case, and the last \
+             point is the longest.{dots}"
+        ),
         svg: plot.svg(),
-    });
-    figures.extend(distributions.iter().filter_map(|one| histogram(prefix, whose, one)));
-    figures
+    }
+}
+
+/// A name as part of a file's, after a dash.
+fn file_part(name: &str) -> String {
+    if name.is_empty() {
+        String::new()
+    } else {
+        format!("-{}", name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"))
+    }
 }
 
 /// How often which time was seen.
@@ -267,7 +307,7 @@ fn histogram(prefix: &str, whose: &str, one: &Distribution) -> Option<Figure> {
     let p99 = one.p99_us.unwrap_or(told);
     plot.limit_across(p99, &format!("p99 {} µs", group(&format!("{p99:.0}"))));
     Some(Figure {
-        file: format!("{prefix}histogram-{}", one.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-")),
+        file: format!("{prefix}histogram{}{}", file_part(&one.name), file_part(&one.group)),
         title,
         sentence: "Bars show the share of cases by how long they took (each further to the right is longer by the same factor); \
             one case in a hundred lies right of the dashed line."
@@ -379,6 +419,8 @@ mod tests {
     fn a_report_with_distributions_has_a_curve_and_a_histogram_for_each() {
         let of = |name: &str| Distribution {
             name: name.to_owned(),
+            group: String::new(),
+            is_whole: true,
             points: vec![point(0.0, 5.0), point(50.0, 10.0), point(99.0, 40.0), point(100.0, 70.0)],
             p99_us: None,
         };
@@ -386,6 +428,16 @@ mod tests {
         let files: Vec<_> = figures.iter().map(|figure| figure.file.as_str()).collect();
         assert_eq!(files, ["x-percentiles", "x-histogram-install", "x-histogram-save-start"]);
         assert!(figures[1].svg.contains("p99 40 µs"));
+        let summary = |group: &str| Distribution { group: group.to_owned(), is_whole: false, ..of("lookup") };
+        let figures_of_groups = of_distributions("x-", "index", &[summary("8 owners"), summary("64 owners")]);
+        let files: Vec<_> = figures_of_groups.iter().map(|figure| figure.file.as_str()).collect();
+        assert_eq!(files, ["x-percentiles-8-owners", "x-percentiles-64-owners"], "a summary is no histogram");
+        let many = vec![summary(""); Ink::COUNT + 1];
+        assert_eq!(
+            of_distributions("x-", "index", &many).len(),
+            2,
+            "no two lines of a drawing look the same"
+        );
         assert!(figures.iter().all(|figure| figure.sentence.ends_with('.')));
     }
 

@@ -7,12 +7,15 @@ use serde_json::Value;
 
 use super::collection::{Collection, bytes_by_kind, distributions};
 use super::figures::{self, Figure, capital, plain};
+use super::gates::{self, Verdict};
 use super::svg::{escape, group};
 use super::words;
 use crate::isolation::record::{Outcome, Record};
 
 /// Items of a list that are shown before the rest is counted.
 const SHOWN_MAX: usize = 16;
+/// Characters of a text in a file before it is cut.
+const TEXT_MAX: usize = 240;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1d2530;--soft:#5c6775;--line:#d9dee4;--paper:#fff;--card:#f5f7f9;--good:#2f7d32;--bad:#b3261e;--doubt:#8a6100}\
@@ -25,7 +28,8 @@ th{color:var(--soft);font-weight:600}td.number,th.number{text-align:right;font-v
 .cards{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0}.card{background:var(--card);border-radius:8px;padding:10px 16px;min-width:120px}.card b{display:block;font-size:24px}\
 .good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}.doubt{color:var(--doubt);font-weight:600}\
 code{font:13px ui-monospace,'DejaVu Sans Mono',monospace;color:var(--soft);overflow-wrap:anywhere}.wide code{white-space:nowrap}details{margin:4px 0}summary{cursor:pointer;color:var(--soft)}\
-nav a{margin-right:14px;color:inherit}dt{font-weight:600}dd{margin:0 0 8px;max-width:75ch}";
+nav a{margin-right:14px;color:inherit}dt{font-weight:600}dd{margin:0 0 8px;max-width:75ch}\
+@media (max-width:640px){body{padding:18px 14px 40px}h1{font-size:22px}h2{font-size:18px}figure{overflow-x:auto}figure svg{width:640px}figure h3,figcaption{position:sticky;left:0}.card{flex:1 1 96px;min-width:0;padding:8px 12px}}";
 
 /// A page and its drawings.
 pub struct Page {
@@ -42,7 +46,7 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
     let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let _ = write!(
         text,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>OrbitKV measurements: {name}</title><style>{STYLE}</style></head><body>\n<h1>OrbitKV measurements: {name}</h1>\n{}",
         words::INTRODUCTION,
         name = escape(&name)
@@ -52,7 +56,7 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
         "<nav><a href=\"#gates\">Gates</a><a href=\"#figures\">Figures</a><a href=\"#runs\">Runs</a>\
          <a href=\"#failed\">Failed runs</a><a href=\"#words\">Words</a></nav>\n",
     );
-    gates(&mut text, collection);
+    gates::table(&mut text, &collection.reports);
     text.push_str("<h2 id=\"figures\">Figures</h2>\n");
     for (prefix, runs) in campaigns(collection) {
         figures.extend(isolation(&mut text, &prefix, &runs, collection));
@@ -60,13 +64,19 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
     for (file, report) in &collection.reports {
         let prefix = format!("{}-", stem(file));
         let whose = report["gate"].as_str().unwrap_or("report");
-        let mut own = figures::of_distributions(&prefix, whose, &distributions(report));
+        let has_runs = |file: &str| campaigns(collection).iter().any(|campaign| campaign.0 == place_of(file));
+        let mut own = Vec::new();
+        if whose != "isolation" || !has_runs(file) {
+            own.extend(gates::margins(&prefix, whose, report));
+        }
+        own.extend(figures::of_distributions(&prefix, whose, &distributions(report)));
         own.extend(figures::bytes(&prefix, whose, &bytes_by_kind(report)));
         if !own.is_empty() {
             let _ = writeln!(
                 text,
-                "<h3>{}</h3>\n<p class=\"soft\">From <code>{}</code>.</p>",
-                capital(whose),
+                "<h3>{}</h3>\n<p>{} <span class=\"soft\">From <code>{}</code>.</span></p>",
+                escape(&capital(whose)),
+                words::benchmark(whose),
                 escape(file)
             );
             own.iter().for_each(|figure| draw(&mut text, figure));
@@ -86,14 +96,18 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
 fn campaigns(collection: &Collection) -> Vec<(String, Vec<&Record>)> {
     let mut campaigns: Vec<(String, Vec<&Record>)> = Vec::new();
     for (file, record) in &collection.runs {
-        let place = file.rsplit_once('/').map_or("", |(place, _)| place);
-        let prefix = if place.is_empty() { String::new() } else { format!("{}-", stem(place)) };
+        let prefix = place_of(file);
         match campaigns.iter_mut().find(|campaign| campaign.0 == prefix) {
             Some(campaign) => campaign.1.push(record),
             None => campaigns.push((prefix, vec![record])),
         }
     }
     campaigns
+}
+
+/// The directory of a file as the beginning of its drawings' names.
+fn place_of(file: &str) -> String {
+    file.rsplit_once('/').map_or_else(String::new, |(place, _)| format!("{}-", stem(place)))
 }
 
 /// A path as part of a file's name.
@@ -111,71 +125,26 @@ fn draw(text: &mut String, figure: &Figure) {
     );
 }
 
-/// How a gate stands: class, word.
-fn verdict(gate: &Value) -> (&'static str, &'static str) {
-    match (gate["valid"].as_bool(), gate["met"].as_bool()) {
-        (Some(true), Some(true)) => ("good", "met"),
-        (Some(true), _) => ("bad", "missed"),
-        _ => ("doubt", "not judged"),
-    }
-}
-
-fn all_gates(collection: &Collection) -> impl Iterator<Item = &Value> {
-    collection.reports.iter().flat_map(|(_, report)| report["gates"].as_array().into_iter().flatten())
-}
-
 fn cards(collection: &Collection) -> String {
-    let count = |word: &str| all_gates(collection).filter(|gate| verdict(gate).1 == word).count();
+    let gates = || collection.reports.iter().flat_map(|(_, report)| gates::of_report(report));
+    let count = |word: &str| gates().filter(|gate| Verdict::of(gate).word() == word).count();
     let counting = collection.runs.iter().filter(|(_, record)| record.outcome == Outcome::Counts).count();
-    let cards = [
+    let mut cards = vec![
         ("good", count("met"), "gates met"),
         ("bad", count("missed"), "gates missed"),
         ("doubt", count("not judged"), "gates not judged"),
-        ("", counting, "isolation runs that count"),
-        ("", collection.runs.len() - counting + collection.broken.len(), "runs that do not"),
     ];
+    if !collection.runs.is_empty() {
+        let rest = collection.runs.len() - counting;
+        cards.extend([("", counting, "isolation runs that count"), ("", rest, "that do not")]);
+    }
+    if !collection.broken.is_empty() {
+        cards.push(("doubt", collection.broken.len(), "files that cannot be read"));
+    }
     let card = |(class, count, name): (&str, usize, &str)| {
         format!("<div class=\"card\"><b class=\"{class}\">{count}</b>{name}</div>")
     };
-    format!("<div class=\"cards\">{}</div>\n", cards.map(card).concat())
-}
-
-fn gates(text: &mut String, collection: &Collection) {
-    text.push_str("<h2 id=\"gates\">Gates met and missed</h2>\n<p>A gate is a limit that was fixed before anything ran. \
-        One that is <em>not judged</em> was measured in a way that proves nothing, and says why; it never counts as met.</p>\n");
-    if all_gates(collection).next().is_none() {
-        text.push_str("<p>There is no report with gates here.</p>\n");
-        return;
-    }
-    text.push_str("<div class=\"wide\"><table><tr><th>what</th><th class=\"number\">value</th><th class=\"number\">limit</th>\
-        <th>verdict</th><th>compared with</th><th>profile</th></tr>\n");
-    for gate in all_gates(collection) {
-        let name = gate["gate"].as_str().unwrap_or_default();
-        let (class, word) = verdict(gate);
-        let sign = if gate["sense"] == "at-least" { "≥" } else { "≤" };
-        let why = gate["why_invalid"]
-            .as_str()
-            .map(|why| format!("<br><span class=\"soft\">{}</span>", escape(why)));
-        let against = [text_of(&gate["against"]["name"]), number(&gate["against"]["value"])];
-        let _ = writeln!(
-            text,
-            "<tr><td>{}<br><code>{}</code></td><td class=\"number\">{}</td><td class=\"number\">{sign} {}</td>\
-             <td><span class=\"{class}\">{word}</span>{}</td><td>{}</td><td>{}</td></tr>",
-            escape(&words::gate(name)),
-            escape(name),
-            number(&gate["value"]),
-            number(&gate["target"]),
-            why.unwrap_or_default(),
-            against.join(" "),
-            text_of(&gate["profile"])
-        );
-    }
-    text.push_str("</table></div>\n");
-    if all_gates(collection).any(|gate| gate["profile"] == "ci") {
-        text.push_str(
-            "<p class=\"doubt\">The ci profile only shows that everything works: it qualifies nothing.</p>\n",
-        );
-    }
+    format!("<div class=\"cards\">{}</div>\n", cards.into_iter().map(card).collect::<String>())
 }
 
 fn isolation(text: &mut String, prefix: &str, runs: &[&Record], collection: &Collection) -> Vec<Figure> {
@@ -208,11 +177,10 @@ fn isolation(text: &mut String, prefix: &str, runs: &[&Record], collection: &Col
 
 /// The verdicts of the campaign's own report, if it was finished.
 fn findings(text: &mut String, prefix: &str, collection: &Collection) {
-    let own = |file: &str| {
-        let place = file.rsplit_once('/').map_or("", |(place, _)| place);
-        (if place.is_empty() { String::new() } else { format!("{}-", stem(place)) }) == prefix
-    };
-    let report = collection.reports.iter().find(|(file, report)| report["gate"] == "isolation" && own(file));
+    let report = collection
+        .reports
+        .iter()
+        .find(|(file, report)| report["gate"] == "isolation" && place_of(file) == prefix);
     let Some((_, report)) = report else {
         text.push_str(
             "<p class=\"doubt\">The campaign has not been finished: there is no verdict yet.</p>\n",
@@ -282,7 +250,7 @@ fn runs(text: &mut String, collection: &Collection) {
         });
         let _ = writeln!(
             text,
-            "<details><summary>Machine, commit, seed and settings of the isolation runs</summary>{}</details>",
+            "<details><summary>Machine, commit, seed and settings of the isolation runs</summary><div class=\"wide\">{}</div></details>",
             tree(&settings)
         );
     }
@@ -291,8 +259,8 @@ fn runs(text: &mut String, collection: &Collection) {
             ["profile", "commit", "machine", "seed"].map(|name| format!("{name} {}", text_of(&report[name])));
         let _ = writeln!(
             text,
-            "<h3>{}</h3><p><code>{}</code>: {}</p><details><summary>Settings</summary>{}</details>\
-             <details><summary>Details of its gates</summary>{}</details>",
+            "<h3>{}</h3><p><code>{}</code>: {}</p><details><summary>Settings</summary><div class=\"wide\">{}</div></details>\
+             <details><summary>Details of its gates</summary><div class=\"wide\">{}</div></details>",
             escape(&capital(report["gate"].as_str().unwrap_or("report"))),
             escape(file),
             facts.join(", "),
@@ -303,7 +271,7 @@ fn runs(text: &mut String, collection: &Collection) {
     for (file, value) in &collection.others {
         let _ = writeln!(
             text,
-            "<details><summary>Another file: <code>{}</code></summary>{}</details>",
+            "<details><summary>Another file: <code>{}</code></summary><div class=\"wide\">{}</div></details>",
             escape(file),
             tree(value)
         );
@@ -353,11 +321,17 @@ fn tree(value: &Value) -> String {
             format!("{}{rest}", shown.join(if is_plain { ", " } else { "" }))
         }
         Value::Number(_) => number(value),
+        // An encoded histogram is for programs.
+        Value::String(text) if text.chars().count() > TEXT_MAX => {
+            let shown: String = text.chars().take(TEXT_MAX / 2).collect();
+            format!("{}… <span class=\"soft\">{} characters</span>", escape(&shown), text.chars().count())
+        }
         other => text_of(other),
     }
 }
 
-fn text_of(value: &Value) -> String {
+/// A value as text for HTML.
+pub fn text_of(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => escape(text),
@@ -368,94 +342,12 @@ fn text_of(value: &Value) -> String {
 }
 
 /// A number as people write it: whole ones with thousands set apart, others with as many digits as say something.
-fn number(value: &Value) -> String {
+pub fn number(value: &Value) -> String {
     match (value.as_u64(), value.as_f64()) {
         (Some(whole), _) => group(&whole.to_string()),
         (None, Some(number)) if number.abs() >= 1_000.0 => group(&format!("{number:.0}")),
         (None, Some(number)) if number.abs() >= 0.1 || number == 0.0 => group(&format!("{number:.3}")),
         (None, Some(number)) => format!("{number:.6}"),
         _ => "-".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn collection() -> Collection {
-        let gate = |name: &str, valid: bool, met: bool| {
-            json!({ "gate": name, "profile": "full", "valid": valid, "met": met, "value": 1.25, "target": 2, "sense": "at-most",
-                "why_invalid": (!valid).then_some("<nobody> looked"), "against": { "name": "fio", "value": 12345.6 } })
-        };
-        let histogram = json!({ "percentiles": [{ "percentile": 0.0, "value_us": 1.0 }, { "percentile": 100.0, "value_us": 9.0 }] });
-        Collection {
-            reports: vec![(
-                "v.json".to_owned(),
-                json!({ "gate": "visibility", "valid": false, "why_invalid": "odd", "seed": 7, "commit": "abc", "machine": "<m>",
-                    "histograms": { "install": histogram }, "bytes_by_kind": { "pages": 5_000_000 },
-                    "gates": [gate("visibility_16", true, true), gate("b", true, false), gate("c", false, false)] }),
-            )],
-            others: vec![("other.json".to_owned(), json!({ "what": ["x", 1_234_567] }))],
-            broken: vec![("broken.json".to_owned(), "no <JSON>".to_owned())],
-            ..Collection::default()
-        }
-    }
-
-    #[test]
-    fn a_page_has_every_part_and_fetches_nothing() {
-        let Page { html, figures } = page(Path::new("some/results"), &collection());
-        let wanted = [
-            "<b class=\"good\">1</b>gates met",
-            "<b class=\"bad\">1</b>gates missed",
-            "<b class=\"doubt\">1</b>gates not judged",
-            "&lt;nobody&gt; looked",
-            "12,346",
-            "seed 7",
-            "commit abc",
-            "machine &lt;m&gt;",
-            "broken.json",
-            "no &lt;JSON&gt;",
-            "1,234,567",
-            "5,000,000 bytes",
-        ];
-        wanted.iter().for_each(|text| assert!(html.contains(text), "{text} is missing"));
-        assert_eq!(figures.len(), 3, "curve, histogram and bytes");
-        assert_eq!(html.matches("<svg").count(), 3);
-        let outside = html.replace("http://www.w3.org/2000/svg", "");
-        for word in ["http:", "https:", "src=", "@import", "<script", "<link", "url("] {
-            assert!(!outside.contains(word), "{word}");
-        }
-    }
-
-    #[test]
-    fn runs_of_a_campaign_are_drawn_and_failed_ones_named() {
-        let file = |record: Record| (format!("below/{}.{}.json", record.name, record.attempt), record);
-        let runs = crate::isolation::tests::runs_with_one_failed().into_iter().map(file).collect();
-        let Page { html, figures } = page(Path::new("x"), &Collection { runs, ..Collection::default() });
-        let (before, failed) = html.split_once("id=\"failed\"").expect("there is a part for them");
-        assert!(failed.contains("it rained") && !before.contains("it rained"));
-        assert!(before.contains("<b class=\"\">16</b>") && before.contains("has not been finished"));
-        let files: Vec<_> = figures.iter().map(|figure| figure.file.as_str()).collect();
-        let medium = |medium: &str| {
-            ["pairs", "save", "query", "restore", "coverage"]
-                .map(|name| format!("below-isolation-{medium}-{name}"))
-        };
-        assert_eq!(files, [medium("dram"), medium("ssd")].concat());
-    }
-
-    #[test]
-    fn a_directory_without_anything_is_a_page_all_the_same() {
-        let Page { html, figures } = page(Path::new("x"), &Collection::default());
-        assert!(figures.is_empty() && html.contains("no report with gates") && html.contains("None."));
-    }
-
-    #[test]
-    fn numbers_are_written_for_people() {
-        let of = |value: Value| number(&value);
-        assert_eq!(
-            [of(json!(1234567)), of(json!(0.5)), of(json!(4081.7)), of(json!(0.00001))],
-            ["1,234,567", "0.500", "4,082", "0.000010"]
-        );
     }
 }

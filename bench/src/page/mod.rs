@@ -2,8 +2,11 @@
 
 mod collection;
 mod figures;
+mod gates;
 mod html;
 mod svg;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::fs;
@@ -37,18 +40,28 @@ pub struct ReportArgs {
 
 /// Writes the page and says where it lies.
 pub fn run(args: &ReportArgs) -> ExitCode {
-    let collection = match Collection::read(&args.directory) {
-        Ok(collection) if !collection.is_empty() => collection,
-        Ok(_) => {
-            let words =
-                format!("{} holds no results: name the --out of a measurement", args.directory.display());
-            return fail(Exit::Usage, &*Failure::from(words));
-        }
+    let collection = match results(&args.directory) {
+        Ok(collection) => collection,
         Err(error) => return fail(Exit::Usage, &*error),
     };
     match write(args, &collection) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &*error),
+    }
+}
+
+/// What lies in a directory, if there is anything to report.
+fn results(directory: &Path) -> Result<Collection, Failure> {
+    let collection = Collection::read(directory)?;
+    match collection.has_results() {
+        true => Ok(collection),
+        false => Err(format!(
+            "{}: no results here: {}. Name the --out of `orbitkv-bench isolation`, or a directory in which what other commands \
+             print with --json was kept in files that end in .json",
+            directory.display(),
+            collection.instead()
+        )
+        .into()),
     }
 }
 

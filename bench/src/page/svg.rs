@@ -12,14 +12,14 @@ const BELOW: f64 = 52.0;
 const LEGEND_LINE: f64 = 20.0;
 
 const STYLE: &str = "\
-.chart{--ink:#1d2530;--soft:#5c6775;--grid:#e2e6eb;--paper:#ffffff;--one:#2668ad;--two:#c2560f;--three:#47803a;--four:#7d4fa3;--limit:#b3261e;\
+.chart{--ink:#1d2530;--soft:#5c6775;--grid:#e2e6eb;--paper:#ffffff;--one:#2668ad;--two:#c2560f;--three:#47803a;--four:#7d4fa3;--five:#0f7f86;--six:#a8326e;--limit:#b3261e;\
 font-family:system-ui,'Segoe UI','DejaVu Sans',sans-serif;font-size:13px;fill:var(--ink)}\
-@media (prefers-color-scheme:dark){.chart{--ink:#e7ebf0;--soft:#a3adba;--grid:#343c47;--paper:#171b21;--one:#6fb0f2;--two:#f29a57;--three:#86c477;--four:#c19be3;--limit:#ff8a80}}\
+@media (prefers-color-scheme:dark){.chart{--ink:#e7ebf0;--soft:#a3adba;--grid:#343c47;--paper:#171b21;--one:#6fb0f2;--two:#f29a57;--three:#86c477;--four:#c19be3;--five:#4cc3c9;--six:#f08ab8;--limit:#ff8a80}}\
 .chart .soft{fill:var(--soft)}.chart .grid{stroke:var(--grid);stroke-width:1}.chart .paper{fill:var(--paper)}\
 .chart .line{fill:none;stroke-width:1.8;stroke-linejoin:round}.chart .thin{stroke-width:1.1;opacity:.75}\
-.chart .one{stroke:var(--one)}.chart .two{stroke:var(--two)}.chart .three{stroke:var(--three)}.chart .four{stroke:var(--four)}.chart .muted{stroke:var(--soft)}\
+.chart .one{stroke:var(--one)}.chart .two{stroke:var(--two)}.chart .three{stroke:var(--three)}.chart .four{stroke:var(--four)}.chart .five{stroke:var(--five)}.chart .six{stroke:var(--six)}.chart .muted{stroke:var(--soft)}\
 .chart .limit{stroke:var(--limit);stroke-width:1.5;stroke-dasharray:6 4}\
-.chart .fill-one{fill:var(--one)}.chart .fill-two{fill:var(--two)}.chart .fill-three{fill:var(--three)}.chart .fill-four{fill:var(--four)}.chart .fill-muted{fill:var(--soft)}\
+.chart .fill-one{fill:var(--one)}.chart .fill-two{fill:var(--two)}.chart .fill-three{fill:var(--three)}.chart .fill-four{fill:var(--four)}.chart .fill-five{fill:var(--five)}.chart .fill-six{fill:var(--six)}.chart .fill-muted{fill:var(--soft)}\
 .chart .limit-words{fill:var(--limit)}";
 
 /// A colour of the series.
@@ -33,14 +33,21 @@ pub enum Ink {
     Three,
     /// The fourth.
     Four,
+    /// The fifth.
+    Five,
+    /// The sixth.
+    Six,
     /// What stands behind.
     Muted,
 }
 
 impl Ink {
+    /// Series that can be told apart.
+    pub const COUNT: usize = 6;
+
     /// The series' colours in turn.
     pub fn of(number: usize) -> Ink {
-        [Ink::One, Ink::Two, Ink::Three, Ink::Four][number % 4]
+        [Ink::One, Ink::Two, Ink::Three, Ink::Four, Ink::Five, Ink::Six][number % Ink::COUNT]
     }
 
     fn class(self) -> &'static str {
@@ -49,6 +56,8 @@ impl Ink {
             Ink::Two => "two",
             Ink::Three => "three",
             Ink::Four => "four",
+            Ink::Five => "five",
+            Ink::Six => "six",
             Ink::Muted => "muted",
         }
     }

@@ -29,51 +29,118 @@ compared at the end. What was not seen is unknown, and does not count.</dd>\
 <dt>visibility</dt><dd>From the moment a node has recorded a change until another node can answer with it.</dd>\
 <dt>stolen time</dt><dd>Share of the machine's time that its host gave to others meanwhile.</dd></dl>\n";
 
-/// Plain titles of gates, by the beginning of their names; the first that fits.
-const GATES: &[(&str, &str)] = &[
+/// Plain titles of gates and units of their values, by the beginning of their names; the first that fits.
+const GATES: &[(&str, &str, &str)] = &[
     (
-        "isolation_dram_save_worst_pair",
-        "Save under pressure, blocks in memory: slowest 1 % of the worst pair, times quiet",
+        "isolation_dram_save_worst",
+        "Save under pressure, blocks in memory: p99 of the worst pair, times quiet",
+        "×",
     ),
-    ("isolation_dram_save_bound", "The same over all pairs: upper bound of the mean"),
     (
-        "isolation_dram_query_worst_pair",
-        "Query under pressure, blocks in memory: slowest 1 % of the worst pair, times quiet",
+        "isolation_dram_save_bound",
+        "Save under pressure, blocks in memory: upper bound of the mean of all pairs",
+        "×",
     ),
-    ("isolation_dram_query_bound", "The same over all pairs: upper bound of the mean"),
     (
-        "isolation_ssd_save_worst_pair",
-        "Save under pressure, blocks on SSD: slowest 1 % of the worst pair, times quiet",
+        "isolation_dram_query_worst",
+        "Query under pressure, blocks in memory: p99 of the worst pair, times quiet",
+        "×",
     ),
-    ("isolation_ssd_save_bound", "The same over all pairs: upper bound of the mean"),
     (
-        "isolation_ssd_query_worst_pair",
-        "Query under pressure, blocks on SSD: slowest 1 % of the worst pair, times quiet",
+        "isolation_dram_query_bound",
+        "Query under pressure, blocks in memory: upper bound of the mean of all pairs",
+        "×",
     ),
-    ("isolation_ssd_query_bound", "The same over all pairs: upper bound of the mean"),
-    ("dram_path", "Save to and read from memory, as a share of plain copying"),
-    ("ssd_write_back", "Writing to SSD, times the reference"),
-    ("ssd_read", "Reading from SSD, times the reference"),
-    ("query_p99", "A query of 128 blocks, times an empty round trip"),
-    ("peer_quic", "Reading from another node over the network protocol, times a stock library"),
-    ("peer_shm", "Reading from another node of the host, as a share of plain copying"),
-    ("restart", "Seconds until a node has ended that was asked to"),
-    ("visibility_convergence", "Rows that are wrong or missing at other nodes after the run"),
-    ("visibility_etcd", "Writes to the coordinator (etcd) during the run"),
-    ("visibility", "Visibility of changes at other nodes, slowest 1 %, ms"),
-    ("churn_queue", "Most bytes that ever waited to be told, at the reference rate"),
-    ("churn_convergence", "Rows that are wrong or missing at other nodes after the run"),
-    ("churn_etcd", "Writes to the coordinator (etcd) during the run"),
-    ("churn", "Visibility under sustained changes, slowest 1 %, ms"),
+    (
+        "isolation_ssd_save_worst",
+        "Save under pressure, blocks on SSD: p99 of the worst pair, times quiet",
+        "×",
+    ),
+    (
+        "isolation_ssd_save_bound",
+        "Save under pressure, blocks on SSD: upper bound of the mean of all pairs",
+        "×",
+    ),
+    (
+        "isolation_ssd_query_worst",
+        "Query under pressure, blocks on SSD: p99 of the worst pair, times quiet",
+        "×",
+    ),
+    (
+        "isolation_ssd_query_bound",
+        "Query under pressure, blocks on SSD: upper bound of the mean of all pairs",
+        "×",
+    ),
+    ("dram_path", "Rate of saving to memory and reading back, times plain copying", "×"),
+    ("ssd_write_back", "Rate of writing to SSD, times the reference", "×"),
+    ("ssd_read", "Rate of reading from SSD, times the reference", "×"),
+    ("query_p99", "p99 of a query of 128 blocks, times an empty round trip", "×"),
+    ("rest_processor", "Share of a core that a node takes while it has nothing to do", ""),
+    ("rest_memory", "Most memory a node took, as a share of what it said it would", ""),
+    ("peer_quic", "Rate of reading from another node over the network protocol, times a stock library", "×"),
+    ("peer_shm", "Rate of reading from another node of the host, times plain copying", "×"),
+    ("restart", "Time until a node has ended that was asked to", "s"),
+    ("index_bytes_a_row", "Memory that the index of other nodes' blocks takes for each of them", "bytes"),
+    (
+        "index_apply_1000_over_64",
+        "Rate of changes of the index with 1,000 other nodes, times that with 64",
+        "×",
+    ),
+    ("index_apply", "Changes of the index of other nodes' blocks, on one core", "a second"),
+    (
+        "index_lookup_1000_over_64",
+        "Rate of lookups in the index with 1,000 other nodes, times that with 64",
+        "×",
+    ),
+    ("index_lookup_over_map", "Rate of lookups in the index, times a bare hash map", "×"),
+    ("index_lookup", "Blocks looked up in the index of other nodes' blocks, on one core", "a second"),
+    ("index_load_over_map", "Rate of filling the index, times a bare hash map", "×"),
+    ("index_churn_over_map", "Rate of changes of the full index, times a bare hash map", "×"),
+    ("index_retirement_p99", "p99 of lookups while a node's blocks are removed, times quiet", "×"),
+    ("index_rss_bytes", "Memory of the index for each block, times the best of other indexers", "×"),
+    ("index_queries", "Rate of queries, times the best of other indexers", "×"),
+    ("visibility_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
+    ("visibility_etcd", "Writes to the coordinator (etcd) during the run", ""),
+    ("visibility", "p99 of visibility: until other nodes know of a change", "ms"),
+    ("churn_queue", "Most bytes that ever waited to be told, at the reference rate", "bytes"),
+    ("churn_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
+    ("churn_etcd", "Writes to the coordinator (etcd) during the run", ""),
+    ("churn", "p99 of visibility under sustained changes", "ms"),
+    ("coalescing_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
+    (
+        "coalescing",
+        "Share of the bytes that waiting a moment spares when the same blocks change again and again",
+        "",
+    ),
 ];
 
-/// A gate in plain words.
-pub fn gate(name: &str) -> String {
-    let known = GATES.iter().find(|(beginning, _)| name.starts_with(beginning));
+/// A gate in plain words, and the unit of its value.
+pub fn gate(name: &str) -> (String, &'static str) {
+    let known = GATES.iter().find(|(beginning, _, _)| name.starts_with(beginning));
     known.map_or_else(
-        || super::figures::capital(&super::figures::plain(name)),
-        |(_, title)| (*title).to_owned(),
+        || (super::figures::capital(&super::figures::plain(name)), ""),
+        |(_, title, unit)| ((*title).to_owned(), *unit),
     )
+}
+
+/// What a benchmark asks, in one sentence; nothing of one that is not known.
+pub fn benchmark(name: &str) -> &'static str {
+    match name {
+        "local" => {
+            "One node against the physics of its machine: how near saving, reading and asking come to what memory, SSD and an empty round trip allow."
+        }
+        "peer" => "How fast one node reads blocks from another, and how soon a node ends that is asked to.",
+        "index" => {
+            "The table in which a node keeps what other nodes hold: how many changes and lookups one core makes in a second, and what memory it takes."
+        }
+        "visibility" => "How soon other nodes know of a change that a node has made.",
+        "churn" => "Whether other nodes keep up while all nodes change what they hold without a pause.",
+        "coalescing" => {
+            "What it spares to wait a moment before others are told, when the same blocks change again and again."
+        }
+        "isolation" => "Whether changes that other nodes tell slow down the server that works with a node.",
+        _ => "",
+    }
 }
 
 /// What a verdict means.
@@ -93,10 +160,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gates_have_plain_titles() {
-        assert!(gate("isolation_ssd_query_bound").starts_with("The same"));
-        assert!(gate("visibility_64").starts_with("Visibility of changes"));
-        assert!(gate("visibility_etcd").starts_with("Writes"));
-        assert_eq!(gate("index_bytes_row"), "Index bytes row");
+    fn gates_have_plain_titles_and_units() {
+        assert!(gate("isolation_ssd_query_bound").0.starts_with("Query under pressure, blocks on SSD"));
+        assert_eq!(gate("visibility_64").1, "ms");
+        assert!(gate("visibility_etcd").0.starts_with("Writes"));
+        assert_eq!(gate("index_apply_64").1, "a second");
+        assert_eq!(gate("index_apply_1000_over_64").1, "×");
+        assert_eq!(gate("something_else"), ("Something else".to_owned(), ""));
+        for (at, (beginning, _, _)) in GATES.iter().enumerate() {
+            let hides = GATES[..at].iter().find(|(before, _, _)| beginning.starts_with(before));
+            assert!(hides.is_none(), "{beginning} is never found: {hides:?}");
+        }
     }
 }
