@@ -233,7 +233,8 @@ mod tests {
             payload_blocks: 0,
         };
         assert_eq!(right.wrong(), None);
-        let wrong: [(&str, fn(&mut FinalCheck)); 7] = [
+        type Spoil = fn(&mut FinalCheck);
+        let wrong: [(&str, Spoil); 7] = [
             ("grew from 512", |check| check.changes -= 64),
             ("grew from 512", |check| (check.head, check.applied) = (6_911, 6_911)),
             ("were applied", |check| check.applied -= 1),

@@ -14,6 +14,9 @@ use super::schedule::{Cell, Kind, Medium, Side, schedule};
 use super::stage::{CoreTurns, Cores, Nodes, Placed};
 
 const MS: u64 = 1_000_000;
+/// Makes a run wrong in one way.
+type Spoil = fn(&mut Measured);
+
 const CORES: Cores = Cores { node: 1, other: 0 };
 
 fn plan() -> Plan {
@@ -125,7 +128,7 @@ fn a_run_counts_only_if_every_part_of_it_is_right() {
     for cell in [dram, ssd, cell(Medium::Ssd, Kind::QuietQuiet, 2, Side::Compared)] {
         assert_eq!(measured(&cell, 500).judge(&cell, &plan()), (Outcome::Counts, None));
     }
-    let wrong: [(Cell, &str, fn(&mut Measured)); 8] = [
+    let wrong: [(Cell, &str, Spoil); 8] = [
         (dram, "10 and 99 rounds", |run| run.rounds.truncate(99)),
         (dram, "9 and 100 rounds", |run| run.warm_up.truncate(9)),
         (dram, "left core 1", |run| run.placement[0].astray = 1),
@@ -213,7 +216,7 @@ fn a_campaign_goes_on_only_as_what_it_was() {
         ("size", Campaign::new(Plan { rounds: 101, ..plan() }, vec![Medium::Dram, Medium::Ssd], 1, CORES)),
     ];
     for (words, other) in others {
-        let error = resume(&place, &other).err().expect(words).to_string();
+        let error = resume(&place, &other).expect_err(words).to_string();
         assert!(error.contains(words), "{error}");
     }
 }

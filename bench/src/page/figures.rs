@@ -167,7 +167,7 @@ fn curves_of_runs(
         title,
         sentence: format!(
             "One line for each run of {} rounds: {what}; where orange lies on blue, pressure made no difference, and the further right, \
-             the rarer the case (99 % means one round of a hundred took longer).",
+             the rarer the case (99 % means one round of a hundred took longer; max is the longest).",
             group(&count.to_string())
         ),
         svg: plot.svg(),
@@ -277,8 +277,8 @@ fn curves(prefix: &str, whose: &str, group: &str, part: usize, lines: &[&Distrib
         file: format!("{prefix}percentiles{}{number}", file_part(group)),
         title,
         sentence: format!(
-            "Each line says how long the given share of all cases took at most: the further right, the rarer the case, and the last \
-             point is the longest.{dots}"
+            "Each line says how long the given share of all cases took at most: the further right, the rarer the case, and max \
+             is the longest.{dots}"
         ),
         svg: plot.svg(),
     }
@@ -373,15 +373,20 @@ fn curve(points: &[Point]) -> Vec<(f64, f64)> {
     points.iter().map(|point| (point.percentile, point.value_us)).collect()
 }
 
-/// The highest percentile below 100 that was told.
+/// Where an axis ends that has the longest case behind the last percentile.
+fn beyond(last: f64) -> f64 {
+    (100.0 - (100.0 - last) / 2.0).min(99.9995)
+}
+
+/// Where the axis ends for the highest percentile below 100 that was told.
 fn finest(points: &[Point]) -> f64 {
     let told = points.iter().map(|point| point.percentile).filter(|percentile| *percentile < 100.0);
-    told.fold(90.0, f64::max).min(99.999)
+    beyond(told.fold(90.0, f64::max))
 }
 
 /// Percentiles that so many values can tell.
 fn nines_for(count: u64) -> Scale {
-    Scale::Nines { max: (100.0 - 100.0 / count.max(10) as f64).clamp(90.0, 99.999) }
+    Scale::Nines { max: beyond((100.0 - 100.0 / count.max(10) as f64).max(90.0)) }
 }
 
 /// A stable name as words.

@@ -12,6 +12,10 @@ use super::words;
 /// Beyond this many times better or worse than its limit a gate is drawn at the edge.
 const MARGIN_MAX: f64 = 20.0;
 
+/// What is said where gates come from such a profile.
+pub const CI: &str = "<p class=\"doubt\">Gates of the ci profile are among these. It only shows that everything works and qualifies nothing, \
+    whether they are met or not.</p>\n";
+
 /// How a gate stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -91,8 +95,8 @@ pub fn table(text: &mut String, reports: &[(String, Value)]) {
         return;
     }
     text.push_str(
-        "<div class=\"wide\"><table class=\"gates\"><tr><th>what</th><th class=\"number\">value</th><th class=\"number\">limit</th>\
-         <th>verdict</th><th>compared with</th><th>profile</th></tr>\n",
+        "<div class=\"wide\"><table class=\"gates\"><tr><th>what</th><th>verdict</th><th class=\"number\">value</th><th class=\"number\">limit</th>\
+         <th>compared with</th><th>profile</th></tr>\n",
     );
     for (file, report) in reports {
         for gate in of_report(report) {
@@ -100,11 +104,11 @@ pub fn table(text: &mut String, reports: &[(String, Value)]) {
         }
     }
     text.push_str("</table></div>\n");
-    if reports.iter().flat_map(|(_, report)| of_report(report)).any(|gate| gate["profile"] == "ci") {
-        text.push_str(
-            "<p class=\"doubt\">The ci profile only shows that everything works: it qualifies nothing.</p>\n",
-        );
-    }
+}
+
+/// Whether a gate comes from a profile that qualifies nothing.
+pub fn has_ci(reports: &[(String, Value)]) -> bool {
+    reports.iter().flat_map(|(_, report)| of_report(report)).any(|gate| gate["profile"] == "ci")
 }
 
 fn row(text: &mut String, gate: &Value, file: &str) {
@@ -123,15 +127,16 @@ fn row(text: &mut String, gate: &Value, file: &str) {
     };
     let _ = writeln!(
         text,
-        "<tr><td>{}<br><code>{}</code> <span class=\"soft\">in {}</span></td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-         <td><span class=\"{}\">{}</span>{why}</td><td>{against}</td><td>{}</td></tr>",
+        "<tr><td>{}<br><code>{}</code> <span class=\"soft\">in {}</span></td><td><span class=\"{}\">{}</span>{why}</td>\
+         <td class=\"number\" data-label=\"value\">{}</td><td class=\"number\" data-label=\"limit\">{}</td>\
+         <td data-label=\"compared with\">{against}</td><td data-label=\"profile\">{}</td></tr>",
         escape(&title),
         escape(name),
         escape(file),
-        with_unit(number(&gate["value"])),
-        with_unit(limit(gate)),
         verdict.class(),
         verdict.word(),
+        with_unit(number(&gate["value"])),
+        with_unit(limit(gate)),
         text_of(&gate["profile"]),
     );
 }

@@ -20,16 +20,16 @@ const TEXT_MAX: usize = 240;
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1d2530;--soft:#5c6775;--line:#d9dee4;--paper:#fff;--card:#f5f7f9;--good:#2f7d32;--bad:#b3261e;--doubt:#8a6100}\
 @media (prefers-color-scheme:dark){:root{--ink:#e7ebf0;--soft:#a3adba;--line:#343c47;--paper:#171b21;--card:#1f252d;--good:#86c987;--bad:#ff8a80;--doubt:#f0c060}}\
-body{margin:0 auto;max-width:980px;padding:28px 20px 60px;background:var(--paper);color:var(--ink);font:15px/1.55 system-ui,'Segoe UI','DejaVu Sans',sans-serif}\
+body{margin:0 auto;max-width:1060px;padding:28px 20px 60px;background:var(--paper);color:var(--ink);font:15px/1.55 system-ui,'Segoe UI','DejaVu Sans',sans-serif}\
 h1{font-size:26px;margin:0 0 8px}h2{font-size:20px;margin:44px 0 8px;padding-top:12px;border-top:1px solid var(--line)}h3{font-size:16px;margin:26px 0 4px}\
 p{margin:6px 0 12px;max-width:75ch}.soft,figcaption{color:var(--soft)}figure{margin:0 0 26px}figure svg{width:100%;height:auto;display:block}\
 .wide{overflow-x:auto;margin:8px 0 16px}table{border-collapse:collapse;font-size:14px}th,td{padding:5px 12px 5px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}\
 th{color:var(--soft);font-weight:600}td.number,th.number{text-align:right;font-variant-numeric:tabular-nums}td.number{white-space:nowrap}\
 .cards{display:flex;flex-wrap:wrap;gap:12px;margin:16px 0}.card{background:var(--card);border-radius:8px;padding:10px 16px;min-width:120px}.card b{display:block;font-size:24px}\
 .good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}.doubt{color:var(--doubt);font-weight:600}\
-code{font:13px ui-monospace,'DejaVu Sans Mono',monospace;color:var(--soft);overflow-wrap:anywhere}.wide code{white-space:nowrap}details{margin:4px 0}summary{cursor:pointer;color:var(--soft)}\
+code{font:13px ui-monospace,'DejaVu Sans Mono',monospace;color:var(--soft);overflow-wrap:anywhere}.runs{font-size:13px}.runs th,.runs td{padding-right:9px}.runs code{font-size:12px}.gates td,.gates th{padding-right:18px}details{margin:4px 0}summary{cursor:pointer;color:var(--soft)}\
 nav a{margin-right:14px;color:inherit}dt{font-weight:600}dd{margin:0 0 8px;max-width:75ch}\
-@media (max-width:640px){body{padding:18px 14px 40px}h1{font-size:22px}h2{font-size:18px}figure{overflow-x:auto}figure svg{width:640px}figure h3,figcaption{position:sticky;left:0}.card{flex:1 1 96px;min-width:0;padding:8px 12px}}";
+@media (max-width:640px){body{padding:18px 14px 40px}h1{font-size:22px}h2{font-size:18px}figure{overflow-x:auto}figure svg{width:640px}figure h3,figcaption{position:sticky;left:0}.gates tbody,.gates tr,.gates td{display:block}.gates tr:first-child{display:none}.gates tr{border-bottom:1px solid var(--line);padding:8px 0}.gates td,.gates td.number{border:0;padding:1px 0;text-align:left;white-space:normal}.gates td[data-label]::before{content:attr(data-label) ': ';color:var(--soft)}.runs code{display:block;min-width:170px}.card{flex:1 1 96px;min-width:0;padding:8px 12px}}";
 
 /// A page and its drawings.
 pub struct Page {
@@ -144,7 +144,9 @@ fn cards(collection: &Collection) -> String {
     let card = |(class, count, name): (&str, usize, &str)| {
         format!("<div class=\"card\"><b class=\"{class}\">{count}</b>{name}</div>")
     };
-    format!("<div class=\"cards\">{}</div>\n", cards.into_iter().map(card).collect::<String>())
+    let cards: String = cards.into_iter().map(card).collect();
+    let caution = if gates::has_ci(&collection.reports) { gates::CI } else { "" };
+    format!("<div class=\"cards\">{cards}</div>\n{caution}")
 }
 
 fn isolation(text: &mut String, prefix: &str, runs: &[&Record], collection: &Collection) -> Vec<Figure> {
@@ -211,7 +213,7 @@ fn runs(text: &mut String, collection: &Collection) {
     text.push_str("<h2 id=\"runs\">Runs</h2>\n<p>Every file that was read, with what it was made of. In an isolation run p99 is the time in µs that one round in a hundred exceeds; \
         a look is what watching the node costs it, each 25 ms; a turn is what its core does without a pause.</p>\n");
     if !collection.runs.is_empty() {
-        text.push_str("<div class=\"wide\"><table><tr><th>isolation run</th><th>counts</th><th class=\"number\">save p99</th>\
+        text.push_str("<div class=\"wide\"><table class=\"runs\"><tr><th>isolation run</th><th>counts</th><th class=\"number\">save p99</th>\
             <th class=\"number\">query p99</th><th class=\"number\">restore p99</th><th class=\"number\">changes a second</th>\
             <th class=\"number\">longest gap, ms</th><th class=\"number\">node CPU, s</th><th class=\"number\">a look, µs</th>\
             <th class=\"number\">longest turn, ms</th><th class=\"number\">stolen time</th></tr>\n");

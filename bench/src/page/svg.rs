@@ -141,11 +141,11 @@ impl Scale {
                 let all = decades.flat_map(|decade| parts.iter().map(move |part| tick(decade, *part)));
                 all.filter(|(value, _)| (min..=max).contains(&value)).collect()
             }
-            Scale::Nines { max } => [0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99]
-                .into_iter()
-                .filter(|value| value <= max)
-                .map(|value| (value, if value == 0.0 { "0 %".to_owned() } else { format!("{value} %") }))
-                .collect(),
+            Scale::Nines { max } => {
+                let told = [0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
+                let told = told.into_iter().filter(|value| value <= max && self.place(*value) < 0.95);
+                told.map(|value| (value, format!("{value} %"))).chain([(*max, "max".to_owned())]).collect()
+            }
             Scale::Rows(names) => {
                 names.iter().enumerate().map(|(row, name)| (row as f64, name.clone())).collect()
             }
@@ -373,7 +373,7 @@ impl Plot {
     /// The whole drawing.
     pub fn svg(&self) -> String {
         let legend_lines = self.legend_lines();
-        let all = self.height + legend_lines.len() as f64 * LEGEND_LINE;
+        let all = self.height + legend_lines.len() as f64 * LEGEND_LINE + 4.0;
         let mut text = String::new();
         let title = escape(&self.title);
         let _ = writeln!(
@@ -384,7 +384,7 @@ impl Plot {
         self.axes(&mut text);
         text.push_str(&self.marks);
         for (line, names) in legend_lines.iter().enumerate() {
-            let y = self.height + line as f64 * LEGEND_LINE + 6.0;
+            let y = self.height + line as f64 * LEGEND_LINE + 9.0;
             for (x, ink, name) in names {
                 let _ = writeln!(
                     text,
@@ -489,6 +489,7 @@ mod tests {
             names(Scale::Logarithmic { min: 4_000.0, max: 9_000.0 }),
             ["4,000", "5,000", "6,000", "8,000"]
         );
+        assert_eq!(names(Scale::Nines { max: 99.5 }), ["0 %", "50 %", "75 %", "90 %", "95 %", "99 %", "max"]);
         assert_eq!(names(Scale::Logarithmic { min: 1.0, max: 1e4 }), ["1", "10", "100", "1,000", "10,000"]);
     }
 

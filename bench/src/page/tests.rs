@@ -175,7 +175,7 @@ fn nothing_in_a_file_becomes_markup() {
 #[test]
 fn a_directory_without_results_is_refused_with_what_lies_there() {
     let directory = tempfile::tempdir().expect("a directory");
-    let refusal = || results(directory.path()).err().expect("it is refused").to_string();
+    let refusal = || results(directory.path()).expect_err("it is refused").to_string();
     let shown = directory.path().display().to_string();
     for words in [shown.as_str(), "no file there ends in .json", "--json", "isolation"] {
         assert!(refusal().contains(words), "{words}: {}", refusal());
@@ -187,7 +187,7 @@ fn a_directory_without_results_is_refused_with_what_lies_there() {
     }
     fs::write(directory.path().join("c.json"), r#"{"gate":"local","gates":[]}"#).expect("written");
     assert_eq!(results(directory.path()).expect("one result").reports.len(), 1);
-    let missing = results(&directory.path().join("missing")).err().expect("it is not there").to_string();
+    let missing = results(&directory.path().join("missing")).expect_err("it is not there").to_string();
     assert!(missing.contains("missing"), "{missing}");
 }
 
