@@ -86,10 +86,11 @@ fn gates(campaign: &Campaign, finding: &Finding) -> [Gate; 2] {
         (Medium::Ssd, _) => ["isolation_ssd_query_worst_pair", "isolation_ssd_query_bound"],
     };
     let values: [fn(&Comparison) -> f64; 2] = [Comparison::largest, |comparison| comparison.mean.upper];
+    let quiet: [fn(&Comparison) -> f64; 2] = [Comparison::largest_either_way, Comparison::bound_either_way];
     let gate = |at: usize| {
         let gate = Gate::new(names[at], campaign.plan().profile, campaign.seed())
             .at_most(RATIO_MAX)
-            .against("the same of quiet pairs", finding.quiet.comparison().map(values[at]))
+            .against("the same of quiet pairs", finding.quiet.comparison().map(quiet[at]))
             .details(finding.json());
         let gate = match finding.pressure.comparison() {
             Some(comparison) => gate.value(values[at](comparison)),
@@ -108,14 +109,14 @@ fn gates(campaign: &Campaign, finding: &Finding) -> [Gate; 2] {
 
 impl Finding {
     fn json(&self) -> Value {
-        let runs = |runs: &Runs| {
+        let runs = |runs: &Runs, passes: fn(&Comparison) -> bool| {
             let comparison = runs.comparison().map(|comparison| {
                 json!({
                     "ratios": comparison.ratios,
                     "geometric_mean": comparison.mean.mean,
                     "lower_bound": comparison.mean.lower,
                     "upper_bound": comparison.mean.upper,
-                    "passes": comparison.passes(),
+                    "passes": passes(comparison),
                 })
             });
             let missing = match runs {
@@ -134,8 +135,8 @@ impl Finding {
             "verdict": self.verdict.words(),
             "limit": RATIO_MAX,
             "ratios": ratios,
-            "quiet_quiet": runs(&self.quiet),
-            "quiet_pressure": runs(&self.pressure),
+            "quiet_quiet": runs(&self.quiet, Comparison::passes_either_way),
+            "quiet_pressure": runs(&self.pressure, Comparison::passes),
         })
     }
 }
@@ -167,7 +168,7 @@ fn table(findings: &[Finding], failed: &[String]) -> String {
             finding.operation.name().to_owned(),
             finding.medium.to_string(),
             range(&finding.quiet),
-            figure(quiet.map(|comparison| comparison.mean.upper)),
+            figure(quiet.map(Comparison::bound_either_way)),
             range(&finding.pressure),
             figure(pressure.map(|comparison| comparison.mean.mean)),
             figure(pressure.map(|comparison| comparison.mean.upper)),

@@ -107,6 +107,7 @@ fn pairs(prefix: &str, medium: Medium, runs: &[&Record]) -> Option<Figure> {
         (Scale::Rows(names), ""),
     );
     plot.limit_across(RATIO_MAX, &format!("limit {RATIO_MAX}"));
+    plot.limit_across(RATIO_MAX.recip(), "");
     for (row, (_, kind, comparison)) in rows.iter().enumerate() {
         let ink = if *kind == Kind::QuietQuiet { Ink::Muted } else { Ink::Two };
         let mean = comparison.mean;
@@ -120,7 +121,7 @@ fn pairs(prefix: &str, medium: Medium, runs: &[&Record]) -> Option<Figure> {
     plot.legend(Ink::Two, "quiet run and run under pressure");
     let sentence = "Each dot is a pair of runs made one after the other, the upright mark is their geometric mean, and the pale bar \
         holds the mean in 90 of 100 drawings of the pairs: isolation holds if orange dots and bar end left of the limit, and \
-        only if the grey ones do, too, because those differ by the machine's own noise alone.";
+        only if the grey ones lie between both dashed lines, because those differ by the machine's own noise alone.";
     Some(Figure {
         file: format!("{prefix}isolation-{medium}-pairs"),
         title,
@@ -310,7 +311,8 @@ fn histogram(prefix: &str, whose: &str, one: &Distribution) -> Option<Figure> {
         file: format!("{prefix}histogram{}{}", file_part(&one.name), file_part(&one.group)),
         title,
         sentence: "Bars show the share of cases by how long they took (each further to the right is longer by the same factor); \
-            one case in a hundred lies right of the dashed line."
+            one case in a hundred lies right of the dashed line. Files keep percentiles and not each case, so bars between two of them, mostly the \
+            leftmost, are evened out."
             .to_owned(),
         svg: plot.svg(),
     })

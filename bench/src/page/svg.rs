@@ -143,7 +143,7 @@ impl Scale {
             }
             Scale::Nines { max } => {
                 let told = [0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
-                let told = told.into_iter().filter(|value| value <= max && self.place(*value) < 0.95);
+                let told = told.into_iter().filter(|value| value <= max && self.place(*value) < 0.92);
                 told.map(|value| (value, format!("{value} %"))).chain([(*max, "max".to_owned())]).collect()
             }
             Scale::Rows(names) => {
