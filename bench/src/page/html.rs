@@ -29,7 +29,7 @@ th{color:var(--soft);font-weight:600}td.number,th.number{text-align:right;font-v
 .good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}.doubt{color:var(--doubt);font-weight:600}\
 code{font:13px ui-monospace,'DejaVu Sans Mono',monospace;color:var(--soft);overflow-wrap:anywhere}.runs{font-size:13px}.runs th,.runs td{padding-right:9px}.runs code{font-size:12px}.gates td,.gates th{padding-right:18px}details{margin:4px 0}summary{cursor:pointer;color:var(--soft)}\
 nav a{margin-right:14px;color:inherit}dt{font-weight:600}dd{margin:0 0 8px;max-width:75ch}\
-@media (max-width:640px){body{padding:18px 14px 40px}h1{font-size:22px}h2{font-size:18px}figure{overflow-x:auto}figure svg{width:640px}figure h3,figcaption{position:sticky;left:0}.gates tbody,.gates tr,.gates td{display:block}.gates tr:first-child{display:none}.gates tr{border-bottom:1px solid var(--line);padding:8px 0}.gates td,.gates td.number{border:0;padding:1px 0;text-align:left;white-space:normal}.gates td[data-label]::before{content:attr(data-label) ': ';color:var(--soft)}.runs code{display:block;min-width:170px}.card{flex:1 1 96px;min-width:0;padding:8px 12px}}";
+@media (max-width:640px){body{padding:18px 14px 40px}h1{font-size:22px}h2{font-size:18px}figure{overflow-x:auto}figure svg{width:580px}figcaption::after{content:' (Push the drawing to the left to see all of it.)'}figure h3,figcaption{position:sticky;left:0}.gates tbody,.gates tr,.gates td{display:block}.gates tr:first-child{display:none}.gates tr{border-bottom:1px solid var(--line);padding:8px 0}.gates td,.gates td.number{border:0;padding:1px 0;text-align:left;white-space:normal}.gates td[data-label]::before{content:attr(data-label) ': ';color:var(--soft)}.runs code{display:block;min-width:170px}.card{flex:1 1 96px;min-width:0;padding:8px 12px}}";
 
 /// A page and its drawings.
 pub struct Page {
@@ -349,7 +349,10 @@ pub fn number(value: &Value) -> String {
         (Some(whole), _) => group(&whole.to_string()),
         (None, Some(number)) if number.abs() >= 1_000.0 => group(&format!("{number:.0}")),
         (None, Some(number)) if number.abs() >= 0.1 || number == 0.0 => group(&format!("{number:.3}")),
-        (None, Some(number)) => format!("{number:.6}"),
+        (None, Some(number)) => {
+            let digits = (2.0 - number.abs().log10().floor()).min(12.0) as usize;
+            format!("{number:.digits$}")
+        }
         _ => "-".to_owned(),
     }
 }

@@ -345,7 +345,11 @@ impl Plot {
     /// A limit across the drawing at a value of the x axis.
     pub fn limit_across(&mut self, x: f64, words: &str) {
         let at = self.across(x);
-        let (beside, anchor) = if at > WIDTH * 0.75 { (at - 5.0, "end") } else { (at + 5.0, "start") };
+        let (beside, anchor) = if at + words.chars().count() as f64 * 7.5 + 5.0 > WIDTH {
+            (at - 5.0, "end")
+        } else {
+            (at + 5.0, "start")
+        };
         let _ = writeln!(
             self.marks,
             "<path class=\"limit\" d=\"M{at:.1} {TOP}L{at:.1} {:.1}\"/>\

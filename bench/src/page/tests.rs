@@ -195,7 +195,7 @@ fn a_directory_without_results_is_refused_with_what_lies_there() {
 fn numbers_are_written_for_people() {
     let of = |value: Value| number(&value);
     assert_eq!(
-        [of(json!(1234567)), of(json!(0.5)), of(json!(4081.7)), of(json!(0.00001))],
-        ["1,234,567", "0.500", "4,082", "0.000010"]
+        [of(json!(1234567)), of(json!(0.5)), of(json!(4081.7)), of(json!(0.011316))],
+        ["1,234,567", "0.500", "4,082", "0.0113"]
     );
 }
