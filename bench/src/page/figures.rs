@@ -97,7 +97,7 @@ fn pairs(prefix: &str, medium: Medium, runs: &[&Record]) -> Option<Figure> {
         return None;
     }
     let ratios = rows.iter().flat_map(|row| row.2.ratios.iter().copied());
-    let x = Scale::logarithmic_over(ratios.chain([0.9, RATIO_MAX * 1.05]));
+    let x = Scale::logarithmic_over(ratios.chain([0.9, RATIO_MAX * 1.3]));
     let names = rows.iter().map(|row| row.0.clone()).collect();
     let title =
         format!("Isolation, blocks {}: how many times longer the slowest 1 % took", medium_words(medium));
