@@ -106,6 +106,14 @@ const GATES: &[(&str, &str, &str)] = &[
     ("churn_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
     ("churn_etcd", "Writes to the coordinator (etcd) during the run", ""),
     ("churn", "p99 of visibility under sustained changes", "ms"),
+    ("bootstrap_convergence", "Blocks that are wrong or missing at nodes that joined late", ""),
+    (
+        "bootstrap",
+        "p99 of the time until a node that joins has all that others have, times an earlier build",
+        "×",
+    ),
+    ("fanout_delivered", "Changes that a node was told beside those it had asked for, or was not told", ""),
+    ("fanout_rows", "Blocks that are wrong or missing at nodes that follow", ""),
     ("coalescing_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
     (
         "coalescing",
@@ -135,6 +143,12 @@ pub fn benchmark(name: &str) -> &'static str {
         }
         "visibility" => "How soon other nodes know of a change that a node has made.",
         "churn" => "Whether other nodes keep up while all nodes change what they hold without a pause.",
+        "bootstrap" => {
+            "How long a node that joins late takes until it has all that the others have, against an earlier build."
+        }
+        "fanout" => {
+            "What it costs a node to tell its changes, by how many nodes follow it and whether they want all of them."
+        }
         "coalescing" => {
             "What it spares to wait a moment before others are told, when the same blocks change again and again."
         }
