@@ -364,6 +364,7 @@ impl Core {
             Letter::Command(command) => {
                 let (tag, command) = *command;
                 self.parts.shard.execute(tag, command, now);
+                self.note_head();
             }
             Letter::Register(question) => {
                 let (tag, registration) = *question;
@@ -386,7 +387,11 @@ impl Core {
                 self.parts.shard.execute(self.own_tag(), Command::Drain, now);
             }
             Letter::DrainProgress(left) => self.parts.hub.on_drain_progress(*left),
-            Letter::Life(..) | Letter::Permit(..) | Letter::Owners(..) | Letter::Readings(..) => {
+            Letter::Life(..)
+            | Letter::Permit(..)
+            | Letter::Owners(..)
+            | Letter::Readings(..)
+            | Letter::Samples(..) => {
                 self.on_peers_letter(from, letter, now);
             }
             Letter::Stop => {
@@ -404,6 +409,7 @@ impl Core {
             | Answer::Namespaces(..)
             | Answer::Owners(..)
             | Answer::Readings(..)
+            | Answer::Samples(..)
             | Answer::Lowered(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
@@ -463,6 +469,7 @@ impl Core {
                 for (ShardIndex(to), tag, command) in commands {
                     if usize::from(to) == me {
                         self.parts.shard.execute(tag, command, now);
+                        self.note_head();
                     } else {
                         self.post(usize::from(to), Letter::Command(Box::new((tag, command))));
                     }
