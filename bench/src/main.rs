@@ -10,6 +10,8 @@ mod processes;
 mod profile;
 mod report;
 mod statistics;
+mod streams;
+mod visibility;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ enum Measurement {
     Local(local::LocalArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
+    /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
+    Visibility(visibility::VisibilityArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
     #[command(hide = true)]
     QuinnBulk(peer::BulkArgs),
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
+        Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {

@@ -1,0 +1,138 @@
+//! When bursts are made, and whether they were made so: a run that was exposed to something else than it claims is
+//! worth nothing. Pure: times are arguments, in nanoseconds.
+
+use std::time::Duration;
+
+use super::owner::Burst;
+use crate::payload::splitmix64;
+
+/// Longest time between two bursts.
+const GAP_NS_MAX: u64 = 100_000_000;
+/// How far the rate may be from the one that was planned.
+const RATE_TOLERANCE: f64 = 0.05;
+/// Part of a period by which a burst is put off at most: so bursts do not fall on the beat of a timer.
+const OFFSET_PART: u64 = 4;
+
+/// A burst that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Whose.
+    pub owner: usize,
+    /// When, after the beginning.
+    pub offset_ns: u64,
+}
+
+/// One owner after the other, in a seeded order, each a period after the one before, with seeded offsets.
+pub fn rotation(seed: u64, owners: usize, bursts: usize, period: Duration) -> Vec<Planned> {
+    let mut state = seed;
+    let mut order: Vec<usize> = (0..owners).collect();
+    for last in (1..owners).rev() {
+        order.swap(last, splitmix64(&mut state) as usize % (last + 1));
+    }
+    let period_ns = period.as_nanos() as u64;
+    let planned = |number: usize| Planned {
+        owner: order[number % owners],
+        offset_ns: number as u64 * period_ns + splitmix64(&mut state) % (period_ns / OFFSET_PART),
+    };
+    (0..bursts).map(planned).collect()
+}
+
+/// When a burst begins that was intended for a moment: then, or as soon after the one before as is no catching up.
+pub fn start(intended_ns: u64, before: Option<u64>, period: Duration) -> u64 {
+    let earliest = before.map_or(0, |before| before + catch_up_ns(period));
+    intended_ns.max(earliest)
+}
+
+/// Bursts closer to each other than this make up for a stall, and do not show it.
+fn catch_up_ns(period: Duration) -> u64 {
+    period.as_nanos() as u64 / 2
+}
+
+/// Refuses a row of bursts that was not made at its cadence.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn judge(bursts: &[Burst], period: Duration) -> Result<(), String> {
+    let (Some(first), Some(last)) = (bursts.first(), bursts.last()) else {
+        return Err("no burst was made".to_owned());
+    };
+    for pair in bursts.windows(2) {
+        let (before, after) = (pair[0].began_ns, pair[1].began_ns);
+        let gap_ns = after.saturating_sub(before);
+        if gap_ns > GAP_NS_MAX {
+            return Err(format!("{:.1} ms passed between two bursts, more than 100 ms", gap_ns as f64 / 1e6));
+        }
+        if gap_ns < catch_up_ns(period) {
+            let gap_ms = gap_ns as f64 / 1e6;
+            return Err(format!("two bursts are {gap_ms:.1} ms apart, less than half a period: a catch-up"));
+        }
+    }
+    let periods = bursts.len() as f64 - 1.0;
+    let planned_ns = (last.intended_ns - first.intended_ns) as f64;
+    let taken_ns = (last.began_ns - first.began_ns) as f64;
+    if periods > 0.0 && (taken_ns / planned_ns - 1.0).abs() > RATE_TOLERANCE {
+        let rate = periods * 1e9 / taken_ns;
+        let planned = periods * 1e9 / planned_ns;
+        return Err(format!("{rate:.1} bursts a second were made and {planned:.1} were to be"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Duration = Duration::from_millis(17);
+    const MS: u64 = 1_000_000;
+
+    fn bursts(began_ms: &[u64]) -> Vec<Burst> {
+        let burst = |(number, began_ms): (usize, &u64)| Burst {
+            owner: 0,
+            intended_ns: number as u64 * 17 * MS,
+            began_ns: began_ms * MS,
+            ended_ns: began_ms * MS,
+            terminal: 0,
+        };
+        began_ms.iter().enumerate().map(burst).collect()
+    }
+
+    #[test]
+    fn owners_take_turns_and_offsets_are_seeded() {
+        let plan = rotation(5, 4, 40, PERIOD);
+        for turn in plan.chunks(4) {
+            let mut owners: Vec<_> = turn.iter().map(|planned| planned.owner).collect();
+            owners.sort_unstable();
+            assert_eq!(owners, [0, 1, 2, 3], "each once in each turn");
+        }
+        for (number, planned) in plan.iter().enumerate() {
+            let late = planned.offset_ns - number as u64 * 17 * MS;
+            assert!(late < 17 * MS / 4, "{planned:?}");
+        }
+        assert_eq!(plan, rotation(5, 4, 40, PERIOD));
+        let offsets = |seed| rotation(seed, 4, 40, PERIOD).iter().map(|one| one.offset_ns).collect::<Vec<_>>();
+        assert_ne!(offsets(5), offsets(6));
+    }
+
+    #[test]
+    fn a_late_burst_does_not_hurry_the_next_one() {
+        assert_eq!(start(100 * MS, None, PERIOD), 100 * MS);
+        assert_eq!(start(100 * MS, Some(83 * MS), PERIOD), 100 * MS);
+        assert_eq!(start(100 * MS, Some(98 * MS), PERIOD), 98 * MS + 17 * MS / 2);
+    }
+
+    #[test]
+    fn gaps_catch_ups_and_another_rate_are_refused() {
+        assert_eq!(judge(&bursts(&[0, 17, 34, 51]), PERIOD), Ok(()));
+        assert_eq!(judge(&bursts(&[1, 20, 36, 52]), PERIOD), Ok(()), "a little late is what machines are");
+        for (began, why) in [
+            (&[][..], "no burst"),
+            (&[0, 17, 118, 130], "101.0 ms passed between two bursts"),
+            (&[0, 25, 33, 51], "8.0 ms apart, less than half a period"),
+            (&[0, 34, 17, 51], "less than half a period"),
+            (&[0, 19, 38, 57], "52.6 bursts a second were made and 58.8 were to be"),
+        ] {
+            let refused = judge(&bursts(began), PERIOD).expect_err(why);
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+}
