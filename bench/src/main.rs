@@ -1,5 +1,6 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
+mod churn;
 mod eviction;
 mod index;
 mod local;
@@ -31,6 +32,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// Changes of all owners of a cluster at a sustained rate: how soon each is seen, what waits, and that all ends alike.
+    Churn(churn::ChurnArgs),
     /// Hit ratio and cost of each DRAM eviction policy on a trace, against an infinite cache.
     Eviction(eviction::EvictionArgs),
     /// The index of other nodes' blocks against a bare hash map and the indexers of others, on the same rows.
@@ -48,6 +51,7 @@ enum Measurement {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
+        Measurement::Churn(args) => return churn::run(&args),
         Measurement::Eviction(args) => eviction::run(args),
         Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),

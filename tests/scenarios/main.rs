@@ -13,3 +13,4 @@ mod network;
 mod peers;
 mod replays;
 mod sharing;
+mod visibility;

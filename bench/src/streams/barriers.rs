@@ -53,8 +53,7 @@ pub fn concurrent(source: &HttpClient, observers: &[&HttpClient]) -> Result<(), 
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..CONCURRENT_MAX.min(observers.len())).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..CONCURRENT_MAX.min(observers.len())).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("an await does not panic"))
     })
 }

@@ -37,10 +37,37 @@ pub fn rotation(seed: u64, owners: usize, bursts: usize, period: Duration) -> Ve
     (0..bursts).map(planned).collect()
 }
 
-/// When a burst begins that was intended for a moment: then, or as soon after the one before as is no catching up.
-pub fn start(intended_ns: u64, before: Option<u64>, period: Duration) -> u64 {
-    let earliest = before.map_or(0, |before| before + catch_up_ns(period));
-    intended_ns.max(earliest)
+/// When bursts are to begin, as the run goes. One that is late is told from when it was intended; those behind it keep
+/// their distance to it and do not make up for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    period: Duration,
+    /// Where the beginning would lie if nothing had been late.
+    began_ns: u64,
+    before_ns: Option<u64>,
+}
+
+impl Schedule {
+    /// One that begins at a moment.
+    pub fn beginning_at(began_ns: u64, period: Duration) -> Schedule {
+        Schedule { period, began_ns, before_ns: None }
+    }
+
+    /// When a burst is intended to begin, and when it may: then, or as soon after the one before as is no catching up.
+    pub fn moments(&self, planned: Planned) -> (u64, u64) {
+        let intended_ns = self.began_ns + planned.offset_ns;
+        let earliest = self.before_ns.map_or(0, |before| before + catch_up_ns(self.period));
+        (intended_ns, intended_ns.max(earliest))
+    }
+
+    /// A burst has begun.
+    pub fn on_begun(&mut self, planned: Planned, at_ns: u64) {
+        let late_ns = at_ns.saturating_sub(self.began_ns + planned.offset_ns);
+        if late_ns > catch_up_ns(self.period) {
+            self.began_ns += late_ns;
+        }
+        self.before_ns = Some(at_ns);
+    }
 }
 
 /// Bursts closer to each other than this make up for a stall, and do not show it.
@@ -68,7 +95,7 @@ pub fn judge(bursts: &[Burst], period: Duration) -> Result<(), String> {
         }
     }
     let periods = bursts.len() as f64 - 1.0;
-    let planned_ns = (last.intended_ns - first.intended_ns) as f64;
+    let planned_ns = periods * period.as_nanos() as f64;
     let taken_ns = (last.began_ns - first.began_ns) as f64;
     if periods > 0.0 && (taken_ns / planned_ns - 1.0).abs() > RATE_TOLERANCE {
         let rate = periods * 1e9 / taken_ns;
@@ -109,15 +136,28 @@ mod tests {
             assert!(late < 17 * MS / 4, "{planned:?}");
         }
         assert_eq!(plan, rotation(5, 4, 40, PERIOD));
-        let offsets = |seed| rotation(seed, 4, 40, PERIOD).iter().map(|one| one.offset_ns).collect::<Vec<_>>();
+        let offsets =
+            |seed| rotation(seed, 4, 40, PERIOD).iter().map(|one| one.offset_ns).collect::<Vec<_>>();
         assert_ne!(offsets(5), offsets(6));
     }
 
     #[test]
-    fn a_late_burst_does_not_hurry_the_next_one() {
-        assert_eq!(start(100 * MS, None, PERIOD), 100 * MS);
-        assert_eq!(start(100 * MS, Some(83 * MS), PERIOD), 100 * MS);
-        assert_eq!(start(100 * MS, Some(98 * MS), PERIOD), 98 * MS + 17 * MS / 2);
+    fn a_late_burst_does_not_hurry_the_next_ones() {
+        let planned = |number: u64| Planned { owner: 0, offset_ns: number * 17 * MS };
+        let mut schedule = Schedule::beginning_at(100 * MS, PERIOD);
+        assert_eq!(schedule.moments(planned(0)), (100 * MS, 100 * MS));
+        schedule.on_begun(planned(0), 108 * MS);
+        // Half a period late: the next one keeps its moment.
+        assert_eq!(schedule.moments(planned(1)), (117 * MS, 117 * MS));
+        schedule.on_begun(planned(1), 124 * MS);
+        assert_eq!(schedule.moments(planned(2)), (134 * MS, 134 * MS));
+        schedule.on_begun(planned(2), 142 * MS);
+        assert_eq!(schedule.moments(planned(3)), (151 * MS, 151 * MS));
+        // Later than that: the rest is put off.
+        schedule.on_begun(planned(3), 201 * MS);
+        assert_eq!(schedule.moments(planned(4)), (218 * MS, 218 * MS));
+        let soon = Planned { owner: 0, offset_ns: 3 * 17 * MS + MS };
+        assert_eq!(schedule.moments(soon), (202 * MS, 201 * MS + 17 * MS / 2), "no catching up");
     }
 
     #[test]

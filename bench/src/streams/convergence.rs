@@ -72,7 +72,13 @@ mod tests {
 
     #[test]
     fn every_kind_of_fault_counts() {
-        let right = Convergence { rows: 9, rows_expected: 9, blocks_asked: 2, blocks_brought: 2, ..Convergence::default() };
+        let right = Convergence {
+            rows: 9,
+            rows_expected: 9,
+            blocks_asked: 2,
+            blocks_brought: 2,
+            ..Convergence::default()
+        };
         assert_eq!(right.faults(), 0);
         for wrong in [
             Convergence { rows: 10, ..right },

@@ -71,6 +71,9 @@ mod tests {
         assert_eq!(keys.begin(2), 3..5);
         assert_eq!((keys.live(), keys.len()), (2..5, 3));
         let other = Keys::none(1, 5);
-        assert!(keys.names(0..9).iter().all(|name| !other.names(0..9).contains(name)), "keys are their owner's");
+        assert!(
+            keys.names(0..9).iter().all(|name| !other.names(0..9).contains(name)),
+            "keys are their owner's"
+        );
     }
 }

@@ -46,12 +46,7 @@ impl Owner {
     ///
     /// # Errors
     /// If the node does not take them.
-    pub fn start(
-        socket: &std::path::Path,
-        keys: Keys,
-        seed: u64,
-        residences: u64,
-    ) -> Result<Owner, Failure> {
+    pub fn start(socket: &std::path::Path, keys: Keys, seed: u64, residences: u64) -> Result<Owner, Failure> {
         let mut client = Client::connect(ClientSettings::new(socket))?;
         let namespace = client.register(&registration(BLOCK_BYTES), WAIT)?;
         let source = Source::seeded(seed ^ keys.owner, REQUEST_BLOCKS as usize, BLOCK_BYTES);

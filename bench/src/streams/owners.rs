@@ -165,7 +165,8 @@ impl Owners {
             all.resets += page.resets.iter().map(|reset| reset.count).sum::<u64>();
             all.fences += page.membership.fences;
             let streams = self.streams(at)?.owners;
-            all.live += streams.iter().filter(|owner| owner.state == "live" && owner.installed).count() as u64;
+            all.live +=
+                streams.iter().filter(|owner| owner.state == "live" && owner.installed).count() as u64;
         }
         Ok(all)
     }
@@ -204,7 +205,10 @@ impl Owners {
         for (owner, page) in self.owners.iter().zip(self.pages()?) {
             if page.inventory_sequence != [owner.sequence()] {
                 let (name, heads) = (page.identity.node_id, page.inventory_sequence);
-                return Err(failure(format!("{name} stands at {heads:?} after {} changes", owner.sequence())));
+                return Err(failure(format!(
+                    "{name} stands at {heads:?} after {} changes",
+                    owner.sequence()
+                )));
             }
         }
         Ok(())

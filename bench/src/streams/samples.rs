@@ -275,6 +275,15 @@ impl Samples {
         Ok(sights)
     }
 
+    /// When each observer saw a sequence of an owner.
+    ///
+    /// # Errors
+    /// If one of them did not.
+    pub fn installed(&self, owner: usize, sequence: u64) -> Result<Vec<u64>, Invalid> {
+        let observers = (0..self.identities.len()).filter(|observer| *observer != owner);
+        observers.map(|observer| Ok(self.interval(observer, owner, sequence)?.at_ns)).collect()
+    }
+
     /// The interval in which an observer saw a sequence.
     fn interval(&self, observer: usize, owner: usize, sequence: u64) -> Result<Interval, Invalid> {
         let intervals = &self.installed[observer][owner];
@@ -324,8 +333,7 @@ mod tests {
     fn page(of: &str, published: &[(u64, u64)], installed: Vec<StreamInstalled>) -> VisibilityPage {
         let Identity { node_id, epoch, incarnation, scope_digest } = identity(of);
         let life = LifePublished { epoch, incarnation, samples: published.to_vec() };
-        let shard =
-            ShardSamples { published_first: 1, published: vec![life], installed_first: 1, installed };
+        let shard = ShardSamples { published_first: 1, published: vec![life], installed_first: 1, installed };
         VisibilityPage {
             clock: ClockPlace::here(),
             node_id,
@@ -348,8 +356,7 @@ mod tests {
         assert_eq!(all.of_bursts(&[burst(64)]), Err(missing));
         all.take(2, &page("c", &[], vec![installs("a", &[(0, 64, 140)])])).expect("bound");
         assert_eq!(all.unseen(0, 64), [] as [usize; 0]);
-        let sight =
-            |observer, installed_ns| Sight { number: 0, observer, published_ns: 100, installed_ns };
+        let sight = |observer, installed_ns| Sight { number: 0, observer, published_ns: 100, installed_ns };
         assert_eq!(all.of_bursts(&[burst(64)]), Ok(vec![sight(1, 130), sight(2, 140)]));
         let unpublished = Invalid::NotPublished { owner: 0, sequence: 63 };
         assert_eq!(all.of_bursts(&[burst(63)]), Err(unpublished), "nearly is not exactly");

@@ -10,11 +10,11 @@ use orbitkv::control::signals::StopSignals;
 use orbitkv_native::clock::monotonic_ns;
 
 use super::plan::{CHANGES, PERIOD};
-use crate::streams::cadence::{Planned, start};
+use crate::streams::cadence::{Planned, Schedule};
+use crate::streams::failure;
 use crate::streams::owner::Burst;
 use crate::streams::owners::Owners;
 use crate::streams::samples::Samples;
-use crate::streams::failure;
 use crate::{Failure, progress};
 
 /// When looking begins, after a burst.
@@ -40,16 +40,14 @@ pub fn run(
     plan: &[Planned],
     signals: &StopSignals,
 ) -> Result<Vec<Burst>, Failure> {
-    let began_ns = monotonic_ns() + PERIOD.as_nanos() as u64;
+    let mut schedule = Schedule::beginning_at(monotonic_ns() + PERIOD.as_nanos() as u64, PERIOD);
     let mut bursts: Vec<Burst> = Vec::with_capacity(plan.len());
     let mut last_of: Vec<u64> = vec![0; owners.len()];
     let mut next_look = 0;
     for (number, planned) in plan.iter().enumerate() {
-        let intended_ns = began_ns + planned.offset_ns;
-        let before = bursts.last().map(|burst| burst.began_ns);
-        let begin_ns = start(intended_ns, before, PERIOD);
-        if let Some(before) = before {
-            sleep_until(before + LOOK_AFTER.as_nanos() as u64);
+        let (intended_ns, begin_ns) = schedule.moments(*planned);
+        if let Some(before) = bursts.last() {
+            sleep_until(before.began_ns + LOOK_AFTER.as_nanos() as u64);
             for _ in 0..LOOKS_PER_PERIOD {
                 if monotonic_ns() + LEAVE.as_nanos() as u64 <= begin_ns {
                     samples.read(next_look, &owners.http()[next_look])?;
@@ -60,6 +58,7 @@ pub fn run(
         await_seen(owners, samples, planned.owner, last_of[planned.owner])?;
         sleep_until(begin_ns);
         let burst = owners.owner(planned.owner).burst(planned.owner, CHANGES, intended_ns)?;
+        schedule.on_begun(*planned, burst.began_ns);
         last_of[planned.owner] = burst.terminal;
         bursts.push(burst);
         if number % PERIODS_PER_WORD == PERIODS_PER_WORD - 1 {
