@@ -1,6 +1,7 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
 mod churn;
+mod coalescing;
 mod eviction;
 mod index;
 mod local;
@@ -34,6 +35,8 @@ struct Arguments {
 enum Measurement {
     /// Changes of all owners of a cluster at a sustained rate: how soon each is seen, what waits, and that all ends alike.
     Churn(churn::ChurnArgs),
+    /// What waiting for others spares the streams when the same keys change over and over.
+    Coalescing(coalescing::CoalescingArgs),
     /// Hit ratio and cost of each DRAM eviction policy on a trace, against an infinite cache.
     Eviction(eviction::EvictionArgs),
     /// The index of other nodes' blocks against a bare hash map and the indexers of others, on the same rows.
@@ -52,6 +55,7 @@ enum Measurement {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
         Measurement::Churn(args) => return churn::run(&args),
+        Measurement::Coalescing(args) => return coalescing::run(&args),
         Measurement::Eviction(args) => eviction::run(args),
         Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),

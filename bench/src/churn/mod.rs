@@ -72,7 +72,7 @@ pub fn run(args: &ChurnArgs) -> ExitCode {
 fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let machine = machine::describe();
     let signals = StopSignals::watch()?;
-    let mut owners = Owners::start(args, &signals)?;
+    let mut owners = Owners::start(args, args.coalesce, &signals)?;
     let count = owners.len();
     let plan = Plan::of(args.profile, count);
     let load = machine::Pressure::now();

@@ -1,5 +1,7 @@
 //! An engine at a node that saves and drops blocks of its own, a burst at a time.
 
+use std::ops::Range;
+
 use orbitkv::client::{
     BlockHash, Client, ClientSettings, CommitOutcome, EvictOutcome, Media, Namespace, Place, PrefixList,
     SaveKey,
@@ -13,6 +15,8 @@ use crate::payload::{GROUP, Source, registration, require_stamp, slot};
 
 /// Bytes of a block: the least that a slot has, because nothing is measured of payload.
 pub const BLOCK_BYTES: u64 = 4_096;
+/// Number of the first block that is saved and dropped over and over: beyond all keys.
+const REPEATED: u64 = 1 << 40;
 /// Blocks of one request.
 const REQUEST_BLOCKS: u64 = 128;
 
@@ -80,6 +84,15 @@ impl Owner {
 
     fn save(&mut self, count: u64) -> Result<(), Failure> {
         let numbers = self.keys.begin(count);
+        self.save_blocks(numbers)
+    }
+
+    fn drop_oldest(&mut self, count: u64) -> Result<(), Failure> {
+        let numbers = self.keys.end(count);
+        self.drop_blocks(numbers)
+    }
+
+    fn save_blocks(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
         let mut first = numbers.start;
         while first < numbers.end {
             let batch = first..numbers.end.min(first + REQUEST_BLOCKS);
@@ -101,8 +114,7 @@ impl Owner {
         Ok(())
     }
 
-    fn drop_oldest(&mut self, count: u64) -> Result<(), Failure> {
-        let numbers = self.keys.end(count);
+    fn drop_blocks(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
         let named: Vec<_> = self.keys.names(numbers).into_iter().map(|block| (block, GROUP)).collect();
         for batch in named.chunks(REQUEST_BLOCKS as usize) {
             let outcomes = self.client.evict(self.namespace, batch, Media::ALL, WAIT)?;
@@ -110,6 +122,18 @@ impl Owner {
                 return Err(failure(format!("blocks were not dropped: {outcomes:?}")));
             }
             self.sequence += batch.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Saves and drops the same blocks, which are none of its keys, over and over.
+    ///
+    /// # Errors
+    /// If the node does not do so.
+    pub fn repeat(&mut self, blocks: u64, rounds: u64) -> Result<(), Failure> {
+        for _ in 0..rounds {
+            self.save_blocks(REPEATED..REPEATED + blocks)?;
+            self.drop_blocks(REPEATED..REPEATED + blocks)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, Division, DivisionOr
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::owners::OwnersPage;
 use orbitkv::control::signals::StopSignals;
-use orbitkv::quantity::{ByteSize, MIB};
+use orbitkv::quantity::{ByteSize, MIB, Span};
 use orbitkv::settings::Machine;
 use serde::Serialize;
 use serde_json::json;
@@ -72,12 +72,16 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Starts etcd and the nodes, waits until they know each other, and saves the first blocks of each owner.
+    /// Starts etcd and the nodes, with a coalescing window other than their own if one is given, waits until they know each other, and saves the first blocks of each owner.
     ///
     /// # Errors
     /// If they do not start, do not come to know each other, or do not take the blocks.
-    pub fn start(args: &CommonArgs, signals: &StopSignals) -> Result<Owners, Failure> {
-        let order = order(args)?;
+    pub fn start(
+        args: &CommonArgs,
+        coalesce: Option<Span>,
+        signals: &StopSignals,
+    ) -> Result<Owners, Failure> {
+        let order = order(args, coalesce)?;
         progress(&format!("starting etcd and {} nodes", args.managers));
         let began = Instant::now();
         let mut cluster = Cluster::start(&order, signals)?;
@@ -238,7 +242,7 @@ fn identity(http: &HttpClient) -> Result<Identity, Failure> {
     })
 }
 
-fn order(args: &CommonArgs) -> Result<ClusterOrder, Failure> {
+fn order(args: &CommonArgs, coalesce: Option<Span>) -> Result<ClusterOrder, Failure> {
     // Room for what lives, what is being saved, and as much again, so that nothing is evicted.
     let dram = ByteSize((args.residences * BLOCK_BYTES * 4).max(DRAM_BYTES_MIN).next_multiple_of(2 * MIB));
     let machine = Machine::observe();
@@ -246,7 +250,7 @@ fn order(args: &CommonArgs) -> Result<ClusterOrder, Failure> {
     let mut nodes = Division::of(&division, &machine)?.nodes;
     for node in &mut nodes {
         node.flags = vec!["--visibility-samples".to_owned(), SAMPLES.to_string()];
-        if let Some(span) = args.coalesce {
+        if let Some(span) = coalesce {
             node.flags.extend(["--coalesce".to_owned(), span.to_string()]);
         }
     }

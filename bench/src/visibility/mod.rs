@@ -71,7 +71,7 @@ pub fn run(args: &VisibilityArgs) -> ExitCode {
 fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let (plan, machine) = (Plan::of(args.profile), machine::describe());
     let signals = StopSignals::watch()?;
-    let mut owners = Owners::start(args, &signals)?;
+    let mut owners = Owners::start(args, args.coalesce, &signals)?;
     let count = owners.len();
     let pressure = machine::Pressure::now();
     let (sessions_before, revision_before) = (owners.sessions()?, owners.coordinator().revision()?);
