@@ -20,6 +20,7 @@ pub mod membership;
 pub mod namespaces;
 pub mod reservations;
 pub mod residents;
+pub mod resilience;
 pub mod segment_log;
 pub mod shard;
 pub mod slab;

@@ -250,7 +250,7 @@ impl World {
                     let name = NAMES.iter().find(|name| super::rig::node(name) == node).unwrap();
                     assert!(self.lives[name].0 > incarnation.0[0], "only an older life is excluded");
                 }
-                FetcherEffect::Refresh => {}
+                FetcherEffect::Refresh { .. } => {}
                 // The driver reads when its turn comes: see `flow`.
                 FetcherEffect::Read { operation, .. } => assert!(self.shared.contains(&operation.number)),
                 FetcherEffect::Released { operation, .. } => {

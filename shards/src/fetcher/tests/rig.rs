@@ -78,7 +78,7 @@ pub struct Rig {
     /// How operations ended, in words.
     pub endings: Vec<(u64, &'static str)>,
     pub excluded: Vec<(NodeId, Incarnation)>,
-    pub refreshes: usize,
+    pub refreshes: Vec<(NodeId, Incarnation)>,
     /// What the driver is to read, and which operations it has said to read no more.
     pub reads: Vec<(u64, u16, u64)>,
     pub released: Vec<u64>,
@@ -105,7 +105,7 @@ impl Rig {
             closed: Vec::new(),
             endings: Vec::new(),
             excluded: Vec::new(),
-            refreshes: 0,
+            refreshes: Vec::new(),
             reads: Vec::new(),
             released: Vec::new(),
             shared_with: BTreeMap::new(),
@@ -184,7 +184,7 @@ impl Rig {
                 }
                 FetcherEffect::Failed { copy, outcome } => self.finish(copy, Err(outcome)),
                 FetcherEffect::Exclude { node, incarnation } => self.excluded.push((node, incarnation)),
-                FetcherEffect::Refresh => self.refreshes += 1,
+                FetcherEffect::Refresh { node, incarnation } => self.refreshes.push((node, incarnation)),
                 FetcherEffect::Read { operation, index, offset, bytes, .. } => {
                     assert_eq!(bytes, BYTES);
                     self.reads.push((operation.number, index, offset));
