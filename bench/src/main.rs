@@ -1,5 +1,6 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
+mod bootstrap;
 mod churn;
 mod coalescing;
 mod eviction;
@@ -33,9 +34,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// How long a node that joins late takes until it has all that the others have, and what they send it for that.
+    Bootstrap(bootstrap::BootstrapArgs),
     /// Changes of all owners of a cluster at a sustained rate: how soon each is seen, what waits, and that all ends alike.
     Churn(churn::ChurnArgs),
-    /// What waiting for others spares the streams when the same keys change over and over.
+    /// What waiting for others spares the streams when the same keys change over and over, and what it costs.
     Coalescing(coalescing::CoalescingArgs),
     /// Hit ratio and cost of each DRAM eviction policy on a trace, against an infinite cache.
     Eviction(eviction::EvictionArgs),
@@ -54,6 +57,7 @@ enum Measurement {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
+        Measurement::Bootstrap(args) => return bootstrap::run(&args),
         Measurement::Churn(args) => return churn::run(&args),
         Measurement::Coalescing(args) => return coalescing::run(&args),
         Measurement::Eviction(args) => eviction::run(args),

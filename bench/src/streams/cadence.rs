@@ -141,6 +141,58 @@ mod tests {
         assert_ne!(offsets(5), offsets(6));
     }
 
+    /// Each owner's bursts by themselves: what is published is to be seen before its owner publishes again.
+    #[test]
+    fn an_owner_rests_for_a_whole_turn_of_all_others() {
+        for (owners, seed) in [(2, 1), (4, 5), (16, 7), (64, 9)] {
+            let plan = rotation(seed, owners, 5 * owners, PERIOD);
+            assert_eq!(plan.len(), 5 * owners);
+            for owner in 0..owners {
+                let own: Vec<_> =
+                    plan.iter().filter(|one| one.owner == owner).map(|one| one.offset_ns).collect();
+                assert_eq!(own.len(), 5);
+                for pair in own.windows(2) {
+                    let turn_ns = (pair[1] - pair[0]).abs_diff(owners as u64 * 17 * MS);
+                    assert!(turn_ns < 17 * MS / 4, "owner {owner} of {owners}: {pair:?}");
+                }
+            }
+            let began: Vec<_> = plan.iter().map(|one| one.offset_ns).collect();
+            assert!(began.is_sorted(), "one after the other");
+        }
+    }
+
+    /// A machine that stalls at random, step by step: whatever is made by the schedule either passes the judge or is
+    /// refused for a stall, never for a catch-up; and nothing begins before it was intended to.
+    #[test]
+    fn a_machine_that_stalls_is_never_made_to_catch_up() {
+        let mut state = 11;
+        for seed in 0..50 {
+            let mut schedule = Schedule::beginning_at(MS, PERIOD);
+            let mut now_ns = 0;
+            let mut made = Vec::new();
+            for planned in rotation(seed, 4, 200, PERIOD) {
+                let (intended_ns, begin_ns) = schedule.moments(planned);
+                assert!(begin_ns >= intended_ns);
+                let stall_ns = match splitmix64(&mut state) % 20 {
+                    0 => splitmix64(&mut state) % (60 * MS),
+                    _ => splitmix64(&mut state) % MS,
+                };
+                now_ns = begin_ns.max(now_ns) + stall_ns;
+                schedule.on_begun(planned, now_ns);
+                made.push(Burst {
+                    owner: planned.owner,
+                    intended_ns,
+                    began_ns: now_ns,
+                    ended_ns: now_ns,
+                    terminal: 0,
+                });
+            }
+            if let Err(why) = judge(&made, PERIOD) {
+                assert!(!why.contains("catch-up"), "{why}");
+            }
+        }
+    }
+
     #[test]
     fn a_late_burst_does_not_hurry_the_next_ones() {
         let planned = |number: u64| Planned { owner: 0, offset_ns: number * 17 * MS };

@@ -92,18 +92,69 @@ impl Distribution {
 
 #[cfg(test)]
 mod tests {
+    use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
     use super::*;
+    use crate::payload::splitmix64;
+
+    /// Seeded values from microseconds to seconds, as latencies are.
+    fn values() -> Vec<u64> {
+        let mut state = 3;
+        (0..20_000)
+            .map(|_| 1_000 + splitmix64(&mut state) % (1 << (11 + splitmix64(&mut state) % 20)))
+            .collect()
+    }
+
+    /// What base64 stands for, by its definition.
+    fn bytes_of(base64: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for four in base64.trim_end_matches('=').as_bytes().chunks(4) {
+            let digit = |letter: &u8| match letter {
+                b'A'..=b'Z' => letter - b'A',
+                b'a'..=b'z' => letter - b'a' + 26,
+                b'0'..=b'9' => letter - b'0' + 52,
+                b'+' => 62,
+                _ => 63,
+            };
+            let word = four.iter().fold(0u32, |word, letter| word << 6 | u32::from(digit(letter)));
+            let whole = word << (6 * (4 - four.len()));
+            bytes.extend(&whole.to_be_bytes()[1..four.len()]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_sorted_values() {
+        let mut sorted = values();
+        let mut distribution = Distribution::of("values");
+        sorted.iter().for_each(|value| distribution.record(*value));
+        sorted.sort_unstable();
+        let json = distribution.json();
+        for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
+            let rank = (quantile * sorted.len() as f64).ceil() as usize;
+            let right_ms = sorted[rank - 1] as f64 / 1e6;
+            let told = [distribution.milliseconds(quantile), json[name].as_f64().expect("a number") / 1e3];
+            for told_ms in told {
+                assert!((told_ms / right_ms - 1.0).abs() < 2e-3, "{name}: {told_ms} for {right_ms}");
+            }
+        }
+        assert_eq!((distribution.len(), &json["count"]), (20_000, &json!(20_000)));
+    }
+
+    #[test]
+    fn nothing_is_lost_beyond_the_bounds() {
+        let mut distribution = Distribution::of("values");
+        [0, u64::MAX].into_iter().for_each(|value| distribution.record(value));
+        assert_eq!(distribution.len(), 2);
+        assert!(distribution.milliseconds(1.0) >= 60_000.0);
+    }
 
     #[test]
     fn the_log_has_every_value_and_the_report_its_base64() {
         let mut distribution = Distribution::of("publication_install");
-        (1..=1_000).for_each(|micros| distribution.record(micros * 1_000));
+        values().into_iter().for_each(|value| distribution.record(value));
         let json = distribution.json();
-        assert_eq!(json["count"], 1_000);
-        let p99 = json["p99"].as_f64().expect("a number");
-        assert!((989.0..991.0).contains(&p99), "{p99}");
         let rows = json["percentiles"].as_array().expect("an array");
         let value = |row: &Value| (row["percentile"].as_f64(), row["value_us"].as_f64());
         assert!(rows.len() > 20 && rows.windows(2).all(|pair| value(&pair[0]) <= value(&pair[1])));
@@ -118,5 +169,10 @@ mod tests {
         let interval = interval.expect("one interval");
         assert_eq!(interval.tag().map(|tag| tag.as_str()), Some("publication_install"));
         assert_eq!(json["hdr_v2_base64"], interval.encoded_histogram());
+        let encoded = bytes_of(interval.encoded_histogram());
+        let read: Histogram<u64> = Deserializer::new().deserialize(&mut &encoded[..]).expect("a histogram");
+        let mut right = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds");
+        values().into_iter().for_each(|value| right.saturating_record(value));
+        assert_eq!(read, right);
     }
 }

@@ -16,8 +16,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use orbitkv::cluster::ClusterFailure;
+use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
-use orbitkv::quantity::Span;
+use orbitkv::quantity::{QuantityError, Span};
+use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
 
 use crate::Failure;
 use crate::payload::WrongBytes;
@@ -60,7 +63,7 @@ pub struct CommonArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// How long a change may wait for others before it is told [default: the node's own, 2ms].
-    #[arg(long, value_name = "SPAN")]
+    #[arg(long, value_name = "SPAN", value_parser = coalescing_window)]
     pub coalesce: Option<Span>,
     /// Residences of each owner when it begins.
     #[arg(long, value_name = "COUNT", default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=32_768))]
@@ -73,6 +76,15 @@ pub struct CommonArgs {
     pub json: bool,
 }
 
+/// A window that a node takes.
+fn coalescing_window(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error: QuantityError| error.to_string())?;
+    match span.0 > COALESCING_WINDOW_MAX {
+        true => Err(format!("a node waits for at most {}; write 2ms", Span(COALESCING_WINDOW_MAX))),
+        false => Ok(span),
+    }
+}
+
 impl CommonArgs {
     /// The window in which changes wait for others on purpose.
     pub fn coalescing_window(&self) -> Duration {
@@ -82,14 +94,40 @@ impl CommonArgs {
 
 /// Exit code of a benchmark that ends with this.
 pub fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
-    match error.downcast_ref::<orbitkv::cluster::ClusterFailure>() {
+    match error.downcast_ref::<ClusterFailure>() {
         Some(failure) => failure.exit(),
         None if error.is::<WrongBytes>() => Exit::Unmet,
         None => Exit::Environment,
     }
 }
 
+/// Waits that long, and refuses to go on if somebody asks this program to end.
+///
+/// # Errors
+/// That it was stopped.
+pub fn pause(longest: Duration, signals: &StopSignals) -> Result<(), Failure> {
+    match signals.wait(longest) {
+        Some(signal) => Err(ClusterFailure::Stopped { signal }.into()),
+        None => Ok(()),
+    }
+}
+
 /// An error from words.
 pub fn failure(words: impl Into<String>) -> Failure {
     words.into().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_no_node_takes_is_refused_with_the_limit() {
+        for (text, window) in [("0ms", 0), ("2ms", 2_000), ("500us", 500), ("5ms", 5_000)] {
+            assert_eq!(coalescing_window(text), Ok(Span(Duration::from_micros(window))));
+        }
+        let refused = coalescing_window("6ms").expect_err("too long");
+        assert!(refused.contains("at most 5ms"), "{refused}");
+        assert!(coalescing_window("2").is_err() && coalescing_window("").is_err());
+    }
 }

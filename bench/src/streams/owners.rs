@@ -1,11 +1,14 @@
 //! A cluster of nodes of one shard each on this machine, with an engine at each: all of them owners, all observers.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
-use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, Division, DivisionOrder};
+use orbitkv::cluster::{
+    Cluster, ClusterOrder, Coordination, Division, DivisionOrder, NodeOrder, NodeProcess,
+};
 use orbitkv::control::metadata::MetadataPage;
-use orbitkv::control::owners::OwnersPage;
+use orbitkv::control::owners::{Owner as Stream, OwnersPage};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::quantity::{ByteSize, MIB, Span};
 use orbitkv::settings::Machine;
@@ -15,12 +18,14 @@ use serde_json::json;
 use super::coordinator::Coordinator;
 use super::keys::Keys;
 use super::owner::{BLOCK_BYTES, Owner};
-use super::{CommonArgs, WAIT, failure};
+use super::{CommonArgs, WAIT, failure, pause};
 use crate::processes;
 use crate::{Failure, progress};
 
 /// Time the nodes may take to know each other.
 const COMPLETE_WAIT: Duration = Duration::from_secs(180);
+/// How often streams are looked at until they stand at their heads.
+const APPLIED_LOOK: Duration = Duration::from_millis(20);
 /// Samples of each kind that a node keeps: as many as it may.
 const SAMPLES: u32 = 65_536;
 /// Least arena of a node.
@@ -37,6 +42,15 @@ pub struct Identity {
     pub incarnation: String,
     /// Digest of what it subscribes to.
     pub scope_digest: String,
+}
+
+/// What a node has that owns blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Its name.
+    pub node_id: String,
+    /// Its live keys.
+    pub keys: Keys,
 }
 
 /// What all sessions of a cluster have come to.
@@ -69,10 +83,26 @@ pub struct Owners {
     identities: Vec<Identity>,
     coordinator: Coordinator,
     cluster: Cluster,
+    order: ClusterOrder,
+    joiner: Option<NodeOrder>,
+}
+
+/// Which cluster to start.
+#[derive(Clone, Debug, Default)]
+pub struct StartOrder {
+    /// A coalescing window other than the nodes' own.
+    pub coalesce: Option<Span>,
+    /// Samples of each kind that a node keeps; 0 for none.
+    pub samples: u32,
+    /// The `orbitkv` of all nodes; none for the one of the same build.
+    pub program: Option<PathBuf>,
+    /// Whether there is to be memory for one more node, which joins late.
+    pub joiner: bool,
 }
 
 impl Owners {
-    /// Starts etcd and the nodes, with a coalescing window other than their own if one is given, waits until they know each other, and saves the first blocks of each owner.
+    /// Starts etcd and nodes that keep samples, with a coalescing window other than their own if one is given, waits
+    /// until they know each other, and saves the first blocks of each owner.
     ///
     /// # Errors
     /// If they do not start, do not come to know each other, or do not take the blocks.
@@ -81,7 +111,17 @@ impl Owners {
         coalesce: Option<Span>,
         signals: &StopSignals,
     ) -> Result<Owners, Failure> {
-        let order = order(args, coalesce)?;
+        let start = StartOrder { coalesce, samples: SAMPLES, ..StartOrder::default() };
+        Owners::start_as(args, &start, signals)
+    }
+
+    /// The same, as it is ordered.
+    ///
+    /// # Errors
+    /// As [`Owners::start`].
+    pub fn start_as(args: &CommonArgs, start: &StartOrder, signals: &StopSignals) -> Result<Owners, Failure> {
+        let mut order = order(args, start)?;
+        let joiner = start.joiner.then(|| order.nodes.pop()).flatten();
         progress(&format!("starting etcd and {} nodes", args.managers));
         let began = Instant::now();
         let mut cluster = Cluster::start(&order, signals)?;
@@ -91,13 +131,13 @@ impl Owners {
         let http = cluster.nodes().iter().map(|node| HttpClient::new(node.http_address()));
         let http = http.collect::<Result<Vec<_>, _>>()?;
         let identities = http.iter().map(identity).collect::<Result<Vec<_>, _>>()?;
-        let owner = |(at, node): (usize, &orbitkv::cluster::NodeProcess)| {
+        let owner = |(at, node): (usize, &NodeProcess)| {
             // Generation 0 would be the bytes of a block that nobody wrote.
             let keys = Keys::none(args.seed, at as u64 + 1);
             Owner::start(node.socket(), keys, args.seed, args.residences)
         };
         let owners = cluster.nodes().iter().enumerate().map(owner).collect::<Result<Vec<_>, _>>()?;
-        let owners = Owners { owners, http, identities, coordinator, cluster };
+        let owners = Owners { owners, http, identities, coordinator, cluster, order, joiner };
         owners.require_heads()?;
         progress(&format!("{} nodes know each other after {:.1?}", args.managers, began.elapsed()));
         Ok(owners)
@@ -152,6 +192,38 @@ impl Owners {
     /// If it does not answer.
     pub fn streams(&self, at: usize) -> Result<OwnersPage, Failure> {
         Ok(self.http[at].get_as("/cache/metadata/owners")?.0)
+    }
+
+    /// Which owner's changes a node that is told of them does not have all of yet, by the streams it shows; `itself` is
+    /// not asked for.
+    pub fn behind(&self, streams: &[Stream], itself: Option<usize>) -> Option<usize> {
+        (0..self.len()).filter(|owner| Some(*owner) != itself).find(|&owner| {
+            let name = &self.identities[owner].node_id;
+            let stream = streams.iter().find(|stream| stream.node_id == *name);
+            stream.is_none_or(|stream| !stream.installed || stream.applied != self.owners[owner].sequence())
+        })
+    }
+
+    /// The name of an owner's node and its keys.
+    pub fn holding(&self, owner: usize) -> Holding {
+        Holding { node_id: self.identities[owner].node_id.clone(), keys: self.keys(owner) }
+    }
+
+    /// Starts one more node, which has nothing.
+    ///
+    /// # Errors
+    /// If it does not start.
+    ///
+    /// # Panics
+    /// If the cluster was started without a place for one.
+    pub fn add(&mut self, name: String, signals: &StopSignals) -> Result<&NodeProcess, Failure> {
+        let node = NodeOrder { name, ..self.joiner.clone().expect("there is a place for one") };
+        Ok(self.cluster.add(&self.order, &node, signals)?)
+    }
+
+    /// Lets the node that was added go again.
+    pub fn remove_added(&mut self) {
+        self.cluster.remove(self.owners.len());
     }
 
     /// What the sessions have come to.
@@ -219,6 +291,23 @@ impl Owners {
     }
 }
 
+impl Sessions {
+    /// Refuses a span of time at both ends of which not all sessions were up, or in which one has ended: who was reset
+    /// has seen a snapshot, which says nothing of how soon changes are seen or what they cost.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn stayed_up(before: &Sessions, after: &Sessions, expected: u64) -> Result<(), String> {
+        if before.live != expected || after.live != expected {
+            return Err(format!("{} and {} of {expected} sessions were up", before.live, after.live));
+        }
+        match before == after {
+            true => Ok(()),
+            false => Err(format!("sessions did not stay up: {before:?}, then {after:?}")),
+        }
+    }
+}
+
 impl Used {
     /// What came to it since `before`.
     pub fn since(&self, before: &Used) -> Used {
@@ -242,15 +331,18 @@ fn identity(http: &HttpClient) -> Result<Identity, Failure> {
     })
 }
 
-fn order(args: &CommonArgs, coalesce: Option<Span>) -> Result<ClusterOrder, Failure> {
+fn order(args: &CommonArgs, start: &StartOrder) -> Result<ClusterOrder, Failure> {
     // Room for what lives, what is being saved, and as much again, so that nothing is evicted.
     let dram = ByteSize((args.residences * BLOCK_BYTES * 4).max(DRAM_BYTES_MIN).next_multiple_of(2 * MIB));
     let machine = Machine::observe();
-    let division = DivisionOrder { nodes: args.managers, shards: 1, dram: Some(dram), ssd: ByteSize(0) };
+    let count = args.managers + u16::from(start.joiner);
+    let division = DivisionOrder { nodes: count, shards: 1, dram: Some(dram), ssd: ByteSize(0) };
     let mut nodes = Division::of(&division, &machine)?.nodes;
     for node in &mut nodes {
-        node.flags = vec!["--visibility-samples".to_owned(), SAMPLES.to_string()];
-        if let Some(span) = coalesce {
+        if start.samples > 0 {
+            node.flags = vec!["--visibility-samples".to_owned(), start.samples.to_string()];
+        }
+        if let Some(span) = start.coalesce {
             node.flags.extend(["--coalesce".to_owned(), span.to_string()]);
         }
     }
@@ -259,31 +351,48 @@ fn order(args: &CommonArgs, coalesce: Option<Span>) -> Result<ClusterOrder, Fail
         coordination: Coordination::Started,
         name: "bench".to_owned(),
         data_parent: std::env::temp_dir(),
-        program: Some(processes::program()?),
+        program: Some(start.program.clone().map_or_else(processes::program, Ok)?),
     })
 }
 
 /// Waits until every node has all that every owner has changed, without a barrier: streams bring it by themselves.
 ///
 /// # Errors
-/// If it takes too long.
-pub fn await_applied(owners: &Owners) -> Result<(), Failure> {
+/// If it takes too long, or a signal comes.
+pub fn await_applied(owners: &Owners, signals: &StopSignals) -> Result<(), Failure> {
     let began = Instant::now();
     for at in 0..owners.len() {
         loop {
             let streams = owners.streams(at)?.owners;
-            let behind = (0..owners.len()).filter(|other| *other != at).find(|&other| {
-                let name = &owners.identities[other].node_id;
-                let stream = streams.iter().find(|stream| stream.node_id == *name);
-                stream.is_none_or(|stream| stream.applied != owners.owners[other].sequence())
-            });
+            let behind = owners.behind(&streams, Some(at));
             let Some(behind) = behind else { break };
             if began.elapsed() > 6 * WAIT {
                 let (here, there) = (&owners.identities[at].node_id, &owners.identities[behind].node_id);
                 return Err(failure(format!("{here} does not have all of {there}: {streams:?}")));
             }
-            std::thread::sleep(Duration::from_millis(20));
+            pause(APPLIED_LOOK, signals)?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_counts_only_with_all_sessions_up_from_beginning_to_end() {
+        let up = Sessions { live: 6, lost: 2, resets: 1, fences: 0 };
+        assert_eq!(Sessions::stayed_up(&up, &up, 6), Ok(()));
+        let down = Sessions::stayed_up(&up, &up, 12).expect_err("half are missing");
+        assert!(down.contains("6 and 6 of 12"), "{down}");
+        for other in [
+            Sessions { lost: 3, ..up.clone() },
+            Sessions { resets: 2, ..up.clone() },
+            Sessions { fences: 1, ..up.clone() },
+            Sessions { live: 5, ..up.clone() },
+        ] {
+            assert!(Sessions::stayed_up(&up, &other, 6).is_err(), "{other:?}");
+        }
+    }
 }

@@ -166,6 +166,14 @@ impl Samples {
         Ok(self.take(at, &page)?)
     }
 
+    /// Asks every node.
+    ///
+    /// # Errors
+    /// As [`Samples::read`].
+    pub fn read_all(&mut self, http: &[HttpClient]) -> Result<(), Failure> {
+        http.iter().enumerate().try_for_each(|(at, http)| self.read(at, http))
+    }
+
     /// Takes a page of a node in.
     ///
     /// # Errors

@@ -11,10 +11,10 @@ use orbitkv_native::clock::monotonic_ns;
 
 use super::plan::{CHANGES, PERIOD};
 use crate::streams::cadence::{Planned, Schedule};
-use crate::streams::failure;
 use crate::streams::owner::Burst;
 use crate::streams::owners::Owners;
 use crate::streams::samples::Samples;
+use crate::streams::{failure, pause};
 use crate::{Failure, progress};
 
 /// When looking begins, after a burst.
@@ -45,6 +45,7 @@ pub fn run(
     let mut last_of: Vec<u64> = vec![0; owners.len()];
     let mut next_look = 0;
     for (number, planned) in plan.iter().enumerate() {
+        pause(Duration::ZERO, signals)?;
         let (intended_ns, begin_ns) = schedule.moments(*planned);
         if let Some(before) = bursts.last() {
             sleep_until(before.began_ns + LOOK_AFTER.as_nanos() as u64);
@@ -62,9 +63,6 @@ pub fn run(
         last_of[planned.owner] = burst.terminal;
         bursts.push(burst);
         if number % PERIODS_PER_WORD == PERIODS_PER_WORD - 1 {
-            if let Some(signal) = signals.wait(Duration::ZERO) {
-                return Err(failure(format!("stopped by {signal}")));
-            }
             let left = (plan.len() - number - 1) as u32 * PERIOD;
             progress(&format!("burst {} of {}, {:.0} s left", number + 1, plan.len(), left.as_secs_f64()));
         }
@@ -72,9 +70,7 @@ pub fn run(
     for (owner, &terminal) in last_of.iter().enumerate() {
         await_seen(owners, samples, owner, terminal)?;
     }
-    for at in 0..owners.len() {
-        samples.read(at, &owners.http()[at])?;
-    }
+    samples.read_all(owners.http())?;
     Ok(bursts)
 }
 
