@@ -4,6 +4,7 @@ mod bootstrap;
 mod churn;
 mod coalescing;
 mod eviction;
+mod fanout;
 mod index;
 mod local;
 mod machine;
@@ -42,6 +43,8 @@ enum Measurement {
     Coalescing(coalescing::CoalescingArgs),
     /// Hit ratio and cost of each DRAM eviction policy on a trace, against an infinite cache.
     Eviction(eviction::EvictionArgs),
+    /// What a source's streams cost it by the number of nodes that follow it, for all of its namespaces or one.
+    Fanout(fanout::FanoutArgs),
     /// The index of other nodes' blocks against a bare hash map and the indexers of others, on the same rows.
     Index(index::IndexArgs),
     /// One node against the physics of this machine: memcpy, fio, a bare ring loop, an empty round trip.
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Measurement::Churn(args) => return churn::run(&args),
         Measurement::Coalescing(args) => return coalescing::run(&args),
         Measurement::Eviction(args) => eviction::run(args),
+        Measurement::Fanout(args) => return fanout::run(&args),
         Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),

@@ -1,10 +1,11 @@
 //! An engine at a node that saves and drops blocks of its own, a burst at a time.
 
 use std::ops::Range;
+use std::path::Path;
 
 use orbitkv::client::{
     BlockHash, Client, ClientSettings, CommitOutcome, EvictOutcome, Media, Namespace, Place, PrefixList,
-    SaveKey,
+    Registration, SaveKey,
 };
 use orbitkv_native::clock::monotonic_ns;
 
@@ -50,9 +51,23 @@ impl Owner {
     ///
     /// # Errors
     /// If the node does not take them.
-    pub fn start(socket: &std::path::Path, keys: Keys, seed: u64, residences: u64) -> Result<Owner, Failure> {
+    pub fn start(socket: &Path, keys: Keys, seed: u64, residences: u64) -> Result<Owner, Failure> {
+        Owner::start_as(socket, &registration(BLOCK_BYTES), keys, seed, residences)
+    }
+
+    /// The same as another engine, whose blocks are of another namespace.
+    ///
+    /// # Errors
+    /// If the node does not take them.
+    pub fn start_as(
+        socket: &Path,
+        engine: &Registration,
+        keys: Keys,
+        seed: u64,
+        residences: u64,
+    ) -> Result<Owner, Failure> {
         let mut client = Client::connect(ClientSettings::new(socket))?;
-        let namespace = client.register(&registration(BLOCK_BYTES), WAIT)?;
+        let namespace = client.register(engine, WAIT)?;
         let source = Source::seeded(seed ^ keys.owner, REQUEST_BLOCKS as usize, BLOCK_BYTES);
         let mut owner = Owner { client, namespace, source, keys, sequence: 0 };
         owner.save(residences)?;
@@ -64,7 +79,15 @@ impl Owner {
         &self.keys
     }
 
-    /// Head of the node's journal.
+    /// The text form of its namespace.
+    ///
+    /// # Errors
+    /// If the node has not named it.
+    pub fn namespace_text(&self) -> Result<String, Failure> {
+        Ok(self.client.digest(self.namespace)?.to_string())
+    }
+
+    /// Head of the node's journal, if no other engine changes it.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -120,7 +120,7 @@ impl Owners {
     /// # Errors
     /// As [`Owners::start`].
     pub fn start_as(args: &CommonArgs, start: &StartOrder, signals: &StopSignals) -> Result<Owners, Failure> {
-        let mut order = order(args, start)?;
+        let mut order = order(args.managers + u16::from(start.joiner), args.residences, start)?;
         let joiner = start.joiner.then(|| order.nodes.pop()).flatten();
         progress(&format!("starting etcd and {} nodes", args.managers));
         let began = Instant::now();
@@ -331,11 +331,14 @@ fn identity(http: &HttpClient) -> Result<Identity, Failure> {
     })
 }
 
-fn order(args: &CommonArgs, start: &StartOrder) -> Result<ClusterOrder, Failure> {
+/// The order of so many nodes with room for so many blocks each.
+///
+/// # Errors
+/// If they do not fit on this machine, or there is no program.
+pub fn order(count: u16, residences: u64, start: &StartOrder) -> Result<ClusterOrder, Failure> {
     // Room for what lives, what is being saved, and as much again, so that nothing is evicted.
-    let dram = ByteSize((args.residences * BLOCK_BYTES * 4).max(DRAM_BYTES_MIN).next_multiple_of(2 * MIB));
+    let dram = ByteSize((residences * BLOCK_BYTES * 4).max(DRAM_BYTES_MIN).next_multiple_of(2 * MIB));
     let machine = Machine::observe();
-    let count = args.managers + u16::from(start.joiner);
     let division = DivisionOrder { nodes: count, shards: 1, dram: Some(dram), ssd: ByteSize(0) };
     let mut nodes = Division::of(&division, &machine)?.nodes;
     for node in &mut nodes {
