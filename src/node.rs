@@ -57,7 +57,7 @@ const LEASED_SLOT_BYTES: u64 = 128;
 
 /// Block size that the tables are laid out for: a node keeps no more blocks than this many bytes each
 /// would fill.
-const BILLED_BLOCK_BYTES: u64 = 32 * 1024;
+pub const BILLED_BLOCK_BYTES: u64 = 32 * 1024;
 
 /// Connections the bill has buffers for, a core; more are let in, and their buffers grow only with
 /// what they send.

@@ -254,7 +254,7 @@ mod tests {
             json: false,
         };
         let plan = Plan::of(args.profile, 16);
-        let lasting = |seconds, rate| Made {
+        let lasting = |seconds: u64, rate: u64| Made {
             bursts: Vec::new(),
             span: 0..seconds * 1_000_000_000,
             changes: seconds * rate,

@@ -17,7 +17,7 @@ use crate::processes::processor_time;
 use crate::streams::cadence::rotation;
 use crate::streams::keys::Keys;
 use crate::streams::owner::{BLOCK_BYTES, Owner};
-use crate::streams::owners::{StartOrder, order};
+use crate::streams::owners::{StartOrder, dram_of, order};
 use crate::streams::{CommonArgs, WAIT, failure, pause};
 use crate::{Failure, progress};
 
@@ -124,8 +124,8 @@ fn engine(number: usize) -> Registration {
 impl Nodes {
     fn start(args: &CommonArgs, cell: Cell, signals: &StopSignals) -> Result<Nodes, Failure> {
         let start = StartOrder { coalesce: args.coalesce, ..StartOrder::default() };
-        let residences = args.residences * NAMESPACES as u64;
-        let mut order = order(cell.receivers + 1, residences, &start)?;
+        let mut order = order(cell.receivers + 1, args.residences, &start)?;
+        order.nodes[0].dram = dram_of(args.residences * NAMESPACES as u64);
         let joining = order.nodes.split_off(1);
         let wanted = cell.subscription.name();
         progress(&format!("starting a source and {} nodes that want {wanted}", cell.receivers));

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(json["hdr_v2_base64"], interval.encoded_histogram());
         let encoded = bytes_of(interval.encoded_histogram());
         let read: Histogram<u64> = Deserializer::new().deserialize(&mut &encoded[..]).expect("a histogram");
-        let mut right = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds");
+        let mut right: Histogram<u64> = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds");
         values().into_iter().for_each(|value| right.saturating_record(value));
         assert_eq!(read, right);
     }

@@ -10,6 +10,7 @@ use orbitkv::cluster::{
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::owners::{Owner as Stream, OwnersPage};
 use orbitkv::control::signals::StopSignals;
+use orbitkv::node::BILLED_BLOCK_BYTES;
 use orbitkv::quantity::{ByteSize, MIB, Span};
 use orbitkv::settings::Machine;
 use serde::Serialize;
@@ -17,7 +18,7 @@ use serde_json::json;
 
 use super::coordinator::Coordinator;
 use super::keys::Keys;
-use super::owner::{BLOCK_BYTES, Owner};
+use super::owner::Owner;
 use super::{CommonArgs, WAIT, failure, pause};
 use crate::processes;
 use crate::{Failure, progress};
@@ -28,6 +29,8 @@ const COMPLETE_WAIT: Duration = Duration::from_secs(180);
 const APPLIED_LOOK: Duration = Duration::from_millis(20);
 /// Samples of each kind that a node keeps: as many as it may.
 const SAMPLES: u32 = 65_536;
+/// Blocks that a node has for a while beside its residences: of a burst before its oldest end, and brought ones.
+const BLOCKS_BESIDE: u64 = 512;
 /// Least arena of a node.
 const DRAM_BYTES_MIN: u64 = 64 * MIB;
 
@@ -331,13 +334,19 @@ fn identity(http: &HttpClient) -> Result<Identity, Failure> {
     })
 }
 
+/// An arena for so many blocks of an owner, so that none of them is evicted: a node keeps track of as many as fit there if
+/// they are of its own measure, however small they are.
+pub fn dram_of(residences: u64) -> ByteSize {
+    let bytes = (residences + BLOCKS_BESIDE) * BILLED_BLOCK_BYTES;
+    ByteSize(bytes.max(DRAM_BYTES_MIN).next_multiple_of(2 * MIB))
+}
+
 /// The order of so many nodes with room for so many blocks each.
 ///
 /// # Errors
 /// If they do not fit on this machine, or there is no program.
 pub fn order(count: u16, residences: u64, start: &StartOrder) -> Result<ClusterOrder, Failure> {
-    // Room for what lives, what is being saved, and as much again, so that nothing is evicted.
-    let dram = ByteSize((residences * BLOCK_BYTES * 4).max(DRAM_BYTES_MIN).next_multiple_of(2 * MIB));
+    let dram = dram_of(residences);
     let machine = Machine::observe();
     let division = DivisionOrder { nodes: count, shards: 1, dram: Some(dram), ssd: ByteSize(0) };
     let mut nodes = Division::of(&division, &machine)?.nodes;
@@ -382,6 +391,15 @@ pub fn await_applied(owners: &Owners, signals: &StopSignals) -> Result<(), Failu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_arena_has_room_for_all_blocks_and_for_those_of_a_burst() {
+        for residences in [64, 512, 4_096, 32_768] {
+            let blocks = dram_of(residences).0 / BILLED_BLOCK_BYTES;
+            assert!(blocks >= residences + 128, "{residences}: {blocks}");
+        }
+        assert_eq!(dram_of(512), ByteSize(64 * MIB));
+    }
 
     #[test]
     fn a_run_counts_only_with_all_sessions_up_from_beginning_to_end() {
