@@ -22,7 +22,7 @@ use crate::streams::convergence::Convergence;
 use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, StartOrder};
-use crate::streams::{CommonArgs, exit_of};
+use crate::streams::{CommonArgs, conclude};
 use crate::{Failure, fail, machine, progress};
 use join::Joined;
 use plan::{RATIO_MAX, Side};
@@ -54,18 +54,7 @@ pub fn run(args: &BootstrapArgs) -> ExitCode {
         return fail(Exit::Usage, &*Failure::from(refused));
     }
     let measured = Outlet::of("bootstrap", &args.common).and_then(|outlet| measure(args, &outlet));
-    let report = match measured {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    match args.common.json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_met() || !report.profile.qualifies {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measured, args.common.json)
 }
 
 fn refuse(args: &BootstrapArgs) -> Result<(), String> {
@@ -196,9 +185,8 @@ fn figures(args: &CommonArgs, sides: &[Joins]) -> String {
 fn gates(args: &CommonArgs, sides: &[Joins; 2]) -> Vec<Gate> {
     let faults = sides.iter().map(|side| side.convergence().faults()).sum::<u64>();
     let convergence = Gate::new("bootstrap_convergence", args.profile, args.seed)
-        .at_most(0.0)
         .against("faults, key by key after each join", None)
-        .value(faults as f64);
+        .none_ever(faults);
     let [Some(ours), Some(theirs)] = sides.each_ref().map(|side| side.distributions().into_iter().next())
     else {
         return vec![convergence];

@@ -14,7 +14,6 @@ use std::time::Instant;
 use clap::Args;
 use orbitkv::cli::table::Table;
 use orbitkv::control::signals::StopSignals;
-use orbitkv::exit::Exit;
 use serde_json::{Value, json};
 
 use crate::report::{Gate, Report};
@@ -23,8 +22,8 @@ use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, Sessions, await_applied};
 use crate::streams::samples::Samples;
-use crate::streams::{CommonArgs, exit_of};
-use crate::{Failure, fail, machine};
+use crate::streams::{CommonArgs, conclude};
+use crate::{Failure, machine};
 use plan::{Plan, QUEUE_BYTES_MAX, RATE_KNOWN, VISIBILITY_MS_MAX};
 use pressure::Made;
 
@@ -55,18 +54,7 @@ struct Sustained {
 pub fn run(args: &ChurnArgs) -> ExitCode {
     let args = &args.common;
     let measured = Outlet::of("churn", args).and_then(|outlet| measure(args, &outlet));
-    let report = match measured {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    match args.json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_met() || !report.profile.qualifies {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measured, args.json)
 }
 
 fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
@@ -228,7 +216,7 @@ fn gates(
         )),
         false => queue,
     };
-    let none = |name, value: u64, what: &str| gate(name).at_most(0.0).against(what, None).value(value as f64);
+    let none = |name, value: u64, what: &str| gate(name).against(what, None).none_ever(value);
     vec![
         rate,
         visibility,

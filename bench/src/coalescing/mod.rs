@@ -26,7 +26,7 @@ use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, Sessions, await_applied};
 use crate::streams::samples::Samples;
-use crate::streams::{CommonArgs, exit_of, pause};
+use crate::streams::{CommonArgs, conclude, pause};
 use crate::{Failure, fail, machine, progress};
 use plan::{PERIOD, Plan, SPARED_MIN, WINDOW};
 
@@ -69,18 +69,7 @@ pub fn run(args: &CoalescingArgs) -> ExitCode {
         Err(refused) => return fail(Exit::Usage, &*Failure::from(refused)),
     };
     let measured = Outlet::of("coalescing", args).and_then(|outlet| measure(args, &windows, &outlet));
-    let report = match measured {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    match args.json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_met() || !report.profile.qualifies {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measured, args.json)
 }
 
 fn measure(args: &CommonArgs, windows: &[Duration], outlet: &Outlet) -> Result<Report, Failure> {
@@ -244,16 +233,18 @@ fn figures(runs: &[Run], plan: &Plan) -> String {
     let words = format!(
         "{table}\n{} changes in each; bytes at {} are held against a gate, everything else informs only",
         plan.changes(),
-        Span(WINDOW)
+        Span(judged(runs).window)
     );
     words + &unseen.collect::<String>()
 }
 
-/// What the window of the gate spares; of the one that was asked for instead, if there is no such.
+/// The run with the window of the gate; with the one that was asked for instead, if there is no such.
+fn judged(runs: &[Run]) -> &Run {
+    runs.iter().find(|run| run.window == WINDOW).or(runs.get(1)).expect("one that waits is compared")
+}
+
 fn gates(args: &CommonArgs, runs: &[Run]) -> Vec<Gate> {
-    let (none, others) = runs.split_first().expect("one without waiting comes first");
-    let judged = others.iter().find(|run| run.window == WINDOW).or(others.first());
-    let judged = judged.expect("one that waits is compared");
+    let (none, judged) = (&runs[0], judged(runs));
     let gate = |name| Gate::new(name, args.profile, args.seed);
     let spared = gate(plan::gate(judged.window))
         .at_least(SPARED_MIN)
@@ -264,7 +255,7 @@ fn gates(args: &CommonArgs, runs: &[Run]) -> Vec<Gate> {
         (.., None) => spared.invalid("nothing was told at all"),
         (.., Some(share)) => spared.value(share),
     };
-    let no = |name, count: u64, what: &str| gate(name).at_most(0.0).against(what, None).value(count as f64);
+    let no = |name, count: u64, what: &str| gate(name).against(what, None).none_ever(count);
     let faults = runs.iter().map(|run| run.convergence.faults()).sum();
     let writes = runs.iter().map(|run| run.etcd_writes).sum();
     vec![
@@ -292,7 +283,7 @@ mod tests {
         }
     }
 
-    fn judged(runs: &[Run]) -> (&'static str, Vec<bool>) {
+    fn verdicts(runs: &[Run]) -> (&'static str, Vec<bool>) {
         let args = CommonArgs {
             managers: 16,
             profile: Profile::Formal,
@@ -309,12 +300,12 @@ mod tests {
     #[test]
     fn the_gate_is_the_share_of_bytes_that_two_milliseconds_spare() {
         let ms = Duration::from_millis;
-        let met = |none, two, five| judged(&[ran(ms(0), none), ran(ms(2), two), ran(ms(5), five)]);
+        let met = |none, two, five| verdicts(&[ran(ms(0), none), ran(ms(2), two), ran(ms(5), five)]);
         assert_eq!(met(1_000, 199, 900), ("coalescing_2ms", vec![true, true, true]));
         assert_eq!(met(1_000, 201, 1), ("coalescing_2ms", vec![false, true, true]));
         assert_eq!(met(0, 0, 0).1, [false, true, true], "no bytes are not few bytes");
         assert_eq!(met(1_000, 2_000, 0).1, [false, true, true], "more bytes than before");
-        assert_eq!(judged(&[ran(ms(0), 100), ran(ms(1), 10)]), ("coalescing", vec![true, true, true]));
+        assert_eq!(verdicts(&[ran(ms(0), 100), ran(ms(1), 10)]), ("coalescing", vec![true, true, true]));
     }
 
     #[test]
@@ -323,7 +314,7 @@ mod tests {
         let spoilt = |at: usize, spoil: fn(&mut Run)| {
             let mut runs = [ran(ms(0), 1_000), ran(ms(2), 100), ran(ms(5), 50)];
             spoil(&mut runs[at]);
-            judged(&runs).1
+            verdicts(&runs).1
         };
         for at in 0..3 {
             assert_eq!(spoilt(at, |run| run.convergence.keys_missing = 1), [true, false, true]);

@@ -13,13 +13,12 @@ use std::process::ExitCode;
 use clap::Args;
 use orbitkv::cli::table::Table;
 use orbitkv::control::signals::StopSignals;
-use orbitkv::exit::Exit;
 use serde_json::json;
 
 use crate::report::{Gate, Report};
 use crate::streams::outlet::Outlet;
-use crate::streams::{CommonArgs, exit_of};
-use crate::{Failure, fail, machine};
+use crate::streams::{CommonArgs, conclude};
+use crate::{Failure, machine};
 use cell::Measured;
 use plan::{CHANGES, NAMESPACES, PERIOD, Subscription};
 
@@ -37,18 +36,7 @@ pub struct FanoutArgs {
 pub fn run(args: &FanoutArgs) -> ExitCode {
     let args = &args.common;
     let measured = Outlet::of("fanout", args).and_then(|outlet| measure(args, &outlet));
-    let report = match measured {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    match args.json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_met() || !report.profile.qualifies {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measured, args.json)
 }
 
 fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
@@ -122,8 +110,7 @@ fn figures(measured: &[Measured]) -> String {
 
 fn gates(args: &CommonArgs, measured: &[Measured]) -> Vec<Gate> {
     let none = |name, against: &str, count: u64| {
-        let gate = Gate::new(name, args.profile, args.seed).at_most(0.0).against(against, None);
-        gate.value(count as f64)
+        Gate::new(name, args.profile, args.seed).against(against, None).none_ever(count)
     };
     let delivered: u64 = measured.iter().map(|one| one.delivered_wrong).sum();
     let rows: u64 = measured.iter().map(|one| one.rows_wrong).sum();

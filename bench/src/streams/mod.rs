@@ -13,6 +13,7 @@ pub mod owners;
 pub mod samples;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -22,9 +23,10 @@ use orbitkv::exit::Exit;
 use orbitkv::quantity::{QuantityError, Span};
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
 
-use crate::Failure;
 use crate::payload::WrongBytes;
 use crate::profile::Label;
+use crate::report::Report;
+use crate::{Failure, fail};
 
 /// Longest wait for one answer of a node.
 pub const WAIT: Duration = Duration::from_secs(10);
@@ -92,12 +94,27 @@ impl CommonArgs {
     }
 }
 
-/// Exit code of a benchmark that ends with this.
-pub fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
+fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
     match error.downcast_ref::<ClusterFailure>() {
         Some(failure) => failure.exit(),
         None if error.is::<WrongBytes>() => Exit::Unmet,
         None => Exit::Environment,
+    }
+}
+
+/// Prints a report, or why there is none; how a benchmark ends that ends so.
+pub fn conclude(measured: Result<Report, Failure>, json: bool) -> ExitCode {
+    let report = match measured {
+        Ok(report) => report,
+        Err(error) => return fail(exit_of(&*error), &*error),
+    };
+    match json {
+        true => println!("{:#}", report.json()),
+        false => println!("{}", report.text()),
+    }
+    match report.is_accepted() {
+        true => Exit::Done.into(),
+        false => Exit::Unmet.into(),
     }
 }
 

@@ -19,7 +19,6 @@ use clap::Args;
 use orbitkv::cli::table::Table;
 use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
-use orbitkv::exit::Exit;
 use orbitkv_native::clock::monotonic_ns;
 use serde_json::{Value, json};
 
@@ -32,8 +31,8 @@ use crate::streams::outlet::Outlet;
 use crate::streams::owner::Burst;
 use crate::streams::owners::{Owners, Sessions};
 use crate::streams::samples::Samples;
-use crate::streams::{CommonArgs, exit_of, pause};
-use crate::{Failure, fail, machine, progress};
+use crate::streams::{CommonArgs, conclude, pause};
+use crate::{Failure, machine, progress};
 use plan::{CHANGES, PERIOD, Plan};
 
 /// What to measure.
@@ -55,18 +54,7 @@ struct Measured {
 pub fn run(args: &VisibilityArgs) -> ExitCode {
     let args = &args.common;
     let measured = Outlet::of("visibility", args).and_then(|outlet| measure(args, &outlet));
-    let report = match measured {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    match args.json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_met() || !report.profile.qualifies {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measured, args.json)
 }
 
 fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
@@ -204,7 +192,7 @@ fn gates(
         Err(why) => visibility.invalid(why.clone()),
     };
     let none = |name, value: u64, what: &str| {
-        Gate::new(name, args.profile, args.seed).at_most(0.0).against(what, None).value(value as f64)
+        Gate::new(name, args.profile, args.seed).against(what, None).none_ever(value)
     };
     vec![
         visibility,
