@@ -22,7 +22,7 @@ use crate::streams::convergence::Convergence;
 use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, StartOrder};
-use crate::streams::{CommonArgs, conclude};
+use crate::streams::{RunArgs, conclude};
 use crate::{Failure, fail, machine, progress};
 use join::Joined;
 use plan::{RATIO_MAX, Side};
@@ -36,7 +36,7 @@ const JOINS_PER_WORD: usize = 10;
 #[derive(Args)]
 pub struct BootstrapArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    run: RunArgs,
     /// `orbitkv` of an earlier commit, built in the same way, whose clusters take turns with ours.
     #[arg(long, value_name = "PROGRAM")]
     baseline: Option<PathBuf>,
@@ -53,12 +53,12 @@ pub fn run(args: &BootstrapArgs) -> ExitCode {
     if let Err(refused) = refuse(args) {
         return fail(Exit::Usage, &*Failure::from(refused));
     }
-    let measured = Outlet::of("bootstrap", &args.common).and_then(|outlet| measure(args, &outlet));
-    conclude(measured, args.common.json)
+    let measured = Outlet::of("bootstrap", &args.run).and_then(|outlet| measure(args, &outlet));
+    conclude(measured, args.run.json)
 }
 
 fn refuse(args: &BootstrapArgs) -> Result<(), String> {
-    let managers = args.common.managers;
+    let managers = args.run.managers;
     if managers > OWNERS_MAX {
         return Err(format!(
             "--managers {managers}: must be at most {OWNERS_MAX}, because one more joins; lower --managers to {OWNERS_MAX}"
@@ -74,7 +74,7 @@ fn refuse(args: &BootstrapArgs) -> Result<(), String> {
 }
 
 fn measure(args: &BootstrapArgs, outlet: &Outlet) -> Result<Report, Failure> {
-    let (common, machine) = (&args.common, machine::describe());
+    let (common, machine) = (&args.run, machine::describe());
     let load = machine::Pressure::now();
     let signals = StopSignals::watch()?;
     let legs = plan::legs(args.baseline.is_some());
@@ -108,7 +108,7 @@ fn measure(args: &BootstrapArgs, outlet: &Outlet) -> Result<Report, Failure> {
 
 /// All joins in one cluster.
 fn leg(
-    args: &CommonArgs,
+    args: &RunArgs,
     program: Option<PathBuf>,
     joins: usize,
     signals: &StopSignals,
@@ -160,7 +160,7 @@ impl Joins {
     }
 }
 
-fn figures(args: &CommonArgs, sides: &[Joins]) -> String {
+fn figures(args: &RunArgs, sides: &[Joins]) -> String {
     let mut table = Table::new(["milliseconds", "p50", "p90", "p99", "p99.9", "max", "count"]);
     let distributions = sides.iter().flat_map(Joins::distributions);
     distributions.for_each(|distribution| table.row(distribution.cells()));
@@ -182,7 +182,7 @@ fn figures(args: &CommonArgs, sides: &[Joins]) -> String {
     }
 }
 
-fn gates(args: &CommonArgs, sides: &[Joins; 2]) -> Vec<Gate> {
+fn gates(args: &RunArgs, sides: &[Joins; 2]) -> Vec<Gate> {
     let faults = sides.iter().map(|side| side.convergence().faults()).sum::<u64>();
     let convergence = Gate::new("bootstrap_convergence", args.profile, args.seed)
         .against("faults, key by key after each join", None)
@@ -206,8 +206,8 @@ mod tests {
     use super::*;
     use crate::streams::Profile;
 
-    fn args() -> CommonArgs {
-        CommonArgs {
+    fn args() -> RunArgs {
+        RunArgs {
             managers: 16,
             profile: Profile::Formal,
             seed: 1,
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn what_cannot_be_measured_is_refused_with_a_remedy() {
         let refused = |managers, baseline: Option<&str>| {
-            let common = CommonArgs { managers, ..args() };
-            refuse(&BootstrapArgs { common, baseline: baseline.map(PathBuf::from) }).err().unwrap_or_default()
+            let run = RunArgs { managers, ..args() };
+            refuse(&BootstrapArgs { run, baseline: baseline.map(PathBuf::from) }).err().unwrap_or_default()
         };
         assert_eq!(refused(63, None), "");
         assert!(refused(64, None).contains("lower --managers to 63"));

@@ -22,7 +22,7 @@ use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, Sessions, await_applied};
 use crate::streams::samples::Samples;
-use crate::streams::{CommonArgs, conclude};
+use crate::streams::{RunArgs, conclude};
 use crate::{Failure, machine};
 use plan::{Plan, QUEUE_BYTES_MAX, RATE_KNOWN, VISIBILITY_MS_MAX};
 use pressure::Made;
@@ -31,7 +31,7 @@ use pressure::Made;
 #[derive(Args)]
 pub struct ChurnArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    run: RunArgs,
 }
 
 /// Bytes that ever waited in queues of inventory frames.
@@ -52,12 +52,12 @@ struct Sustained {
 
 /// Measures, prints, and says by its exit code whether the gates are met.
 pub fn run(args: &ChurnArgs) -> ExitCode {
-    let args = &args.common;
+    let args = &args.run;
     let measured = Outlet::of("churn", args).and_then(|outlet| measure(args, &outlet));
     conclude(measured, args.json)
 }
 
-fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
+fn measure(args: &RunArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let machine = machine::describe();
     let signals = StopSignals::watch()?;
     let mut owners = Owners::start(args, args.coalesce, &signals)?;
@@ -161,7 +161,7 @@ fn figures(known: &Made, sustained: &Made, queues: &Queues, distributions: &[Dis
 
 #[expect(clippy::too_many_arguments, reason = "everything that was measured ends here, once")]
 fn gates(
-    args: &CommonArgs,
+    args: &RunArgs,
     plan: &Plan,
     known: &Made,
     sustained: &Sustained,
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_gate_counts_only_at_the_rate_it_asks_for_and_with_all_sessions() {
-        let args = CommonArgs {
+        let args = RunArgs {
             managers: 16,
             profile: crate::streams::Profile::Formal,
             seed: 1,

@@ -26,7 +26,7 @@ use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, Sessions, await_applied};
 use crate::streams::samples::Samples;
-use crate::streams::{CommonArgs, conclude, pause};
+use crate::streams::{RunArgs, conclude, pause};
 use crate::{Failure, fail, machine, progress};
 use plan::{PERIOD, Plan, SPARED_MIN, WINDOW};
 
@@ -34,7 +34,7 @@ use plan::{PERIOD, Plan, SPARED_MIN, WINDOW};
 #[derive(Args)]
 pub struct CoalescingArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    run: RunArgs,
 }
 
 /// What the sources of a cluster have sent: counters.
@@ -63,7 +63,7 @@ struct Run {
 
 /// Measures, prints, and says by its exit code whether the gates are met.
 pub fn run(args: &CoalescingArgs) -> ExitCode {
-    let args = &args.common;
+    let args = &args.run;
     let windows = match plan::windows(args.coalesce.map(|span| span.0)) {
         Ok(windows) => windows,
         Err(refused) => return fail(Exit::Usage, &*Failure::from(refused)),
@@ -72,7 +72,7 @@ pub fn run(args: &CoalescingArgs) -> ExitCode {
     conclude(measured, args.json)
 }
 
-fn measure(args: &CommonArgs, windows: &[Duration], outlet: &Outlet) -> Result<Report, Failure> {
+fn measure(args: &RunArgs, windows: &[Duration], outlet: &Outlet) -> Result<Report, Failure> {
     let (machine, plan) = (machine::describe(), Plan::of(args.profile));
     let load = machine::Pressure::now();
     let signals = StopSignals::watch()?;
@@ -99,7 +99,7 @@ fn measure(args: &CommonArgs, windows: &[Duration], outlet: &Outlet) -> Result<R
 }
 
 /// All bursts in a cluster with that window.
-fn cluster(args: &CommonArgs, plan: &Plan, window: Duration, signals: &StopSignals) -> Result<Run, Failure> {
+fn cluster(args: &RunArgs, plan: &Plan, window: Duration, signals: &StopSignals) -> Result<Run, Failure> {
     let mut owners = Owners::start(args, Some(Span(window)), signals)?;
     await_applied(&owners, signals)?;
     let revision_before = owners.coordinator().revision()?;
@@ -243,7 +243,7 @@ fn judged(runs: &[Run]) -> &Run {
     runs.iter().find(|run| run.window == WINDOW).or(runs.get(1)).expect("one that waits is compared")
 }
 
-fn gates(args: &CommonArgs, runs: &[Run]) -> Vec<Gate> {
+fn gates(args: &RunArgs, runs: &[Run]) -> Vec<Gate> {
     let (none, judged) = (&runs[0], judged(runs));
     let gate = |name| Gate::new(name, args.profile, args.seed);
     let spared = gate(plan::gate(judged.window))
@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn verdicts(runs: &[Run]) -> (&'static str, Vec<bool>) {
-        let args = CommonArgs {
+        let args = RunArgs {
             managers: 16,
             profile: Profile::Formal,
             seed: 1,

@@ -18,7 +18,7 @@ use crate::streams::cadence::rotation;
 use crate::streams::keys::Keys;
 use crate::streams::owner::{BLOCK_BYTES, Owner};
 use crate::streams::owners::{StartOrder, dram_of, order};
-use crate::streams::{CommonArgs, WAIT, failure, pause};
+use crate::streams::{RunArgs, WAIT, failure, pause};
 use crate::{Failure, progress};
 
 /// How often receivers are looked at.
@@ -70,7 +70,7 @@ struct Nodes {
 /// # Errors
 /// If a node fails or does not come to have what it is to have, or a signal comes.
 pub fn measure(
-    args: &CommonArgs,
+    args: &RunArgs,
     cell: Cell,
     bursts: usize,
     signals: &StopSignals,
@@ -122,7 +122,7 @@ fn engine(number: usize) -> Registration {
 }
 
 impl Nodes {
-    fn start(args: &CommonArgs, cell: Cell, signals: &StopSignals) -> Result<Nodes, Failure> {
+    fn start(args: &RunArgs, cell: Cell, signals: &StopSignals) -> Result<Nodes, Failure> {
         let start = StartOrder { coalesce: args.coalesce, ..StartOrder::default() };
         let mut order = order(cell.receivers + 1, args.residences, &start)?;
         order.nodes[0].dram = dram_of(args.residences * NAMESPACES as u64);

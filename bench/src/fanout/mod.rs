@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::report::{Gate, Report};
 use crate::streams::outlet::Outlet;
-use crate::streams::{CommonArgs, conclude};
+use crate::streams::{RunArgs, conclude};
 use crate::{Failure, machine};
 use cell::Measured;
 use plan::{CHANGES, NAMESPACES, PERIOD, Subscription};
@@ -29,17 +29,17 @@ const RATIO_KNOWN: f64 = 0.26;
 #[derive(Args)]
 pub struct FanoutArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    run: RunArgs,
 }
 
 /// Measures, prints, and says by its exit code whether the gates are met.
 pub fn run(args: &FanoutArgs) -> ExitCode {
-    let args = &args.common;
+    let args = &args.run;
     let measured = Outlet::of("fanout", args).and_then(|outlet| measure(args, &outlet));
     conclude(measured, args.json)
 }
 
-fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
+fn measure(args: &RunArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let machine = machine::describe();
     let load = machine::Pressure::now();
     let signals = StopSignals::watch()?;
@@ -108,7 +108,7 @@ fn figures(measured: &[Measured]) -> String {
     format!("{table}{}\nbytes and processor time inform only", ratios.collect::<String>())
 }
 
-fn gates(args: &CommonArgs, measured: &[Measured]) -> Vec<Gate> {
+fn gates(args: &RunArgs, measured: &[Measured]) -> Vec<Gate> {
     let none = |name, against: &str, count: u64| {
         Gate::new(name, args.profile, args.seed).against(against, None).none_ever(count)
     };
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn one_record_or_row_beside_the_oracle_is_a_miss() {
-        let args = CommonArgs {
+        let args = RunArgs {
             managers: 4,
             profile: Profile::Formal,
             seed: 1,

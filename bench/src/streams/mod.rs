@@ -54,7 +54,7 @@ impl From<Profile> for Label {
 
 /// What every such benchmark is told.
 #[derive(Args)]
-pub struct CommonArgs {
+pub struct RunArgs {
     /// Nodes, each of one shard; all of them save and all observe.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=64))]
     pub managers: u16,
@@ -87,7 +87,7 @@ fn coalescing_window(text: &str) -> Result<Span, String> {
     }
 }
 
-impl CommonArgs {
+impl RunArgs {
     /// The window in which changes wait for others on purpose.
     pub fn coalescing_window(&self) -> Duration {
         self.coalesce.map_or(Duration::from_millis(2), |span| span.0)

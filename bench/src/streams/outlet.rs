@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::CommonArgs;
+use super::RunArgs;
 use super::distribution::Distribution;
 use crate::profile::Label;
 use crate::report::Report;
@@ -23,7 +23,7 @@ impl Outlet {
     ///
     /// # Errors
     /// If the directory cannot be made.
-    pub fn of(benchmark: &str, args: &CommonArgs) -> Result<Outlet, Failure> {
+    pub fn of(benchmark: &str, args: &RunArgs) -> Result<Outlet, Failure> {
         if let Some(directory) = &args.out {
             fs::create_dir_all(directory)
                 .map_err(|error| format!("--out {}: {error}; choose another", directory.display()))?;

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::coordinator::Coordinator;
 use super::keys::Keys;
 use super::owner::Owner;
-use super::{CommonArgs, WAIT, failure, pause};
+use super::{RunArgs, WAIT, failure, pause};
 use crate::processes;
 use crate::{Failure, progress};
 
@@ -109,11 +109,7 @@ impl Owners {
     ///
     /// # Errors
     /// If they do not start, do not come to know each other, or do not take the blocks.
-    pub fn start(
-        args: &CommonArgs,
-        coalesce: Option<Span>,
-        signals: &StopSignals,
-    ) -> Result<Owners, Failure> {
+    pub fn start(args: &RunArgs, coalesce: Option<Span>, signals: &StopSignals) -> Result<Owners, Failure> {
         let start = StartOrder { coalesce, samples: SAMPLES, ..StartOrder::default() };
         Owners::start_as(args, &start, signals)
     }
@@ -122,7 +118,7 @@ impl Owners {
     ///
     /// # Errors
     /// As [`Owners::start`].
-    pub fn start_as(args: &CommonArgs, start: &StartOrder, signals: &StopSignals) -> Result<Owners, Failure> {
+    pub fn start_as(args: &RunArgs, start: &StartOrder, signals: &StopSignals) -> Result<Owners, Failure> {
         let mut order = order(args.managers + u16::from(start.joiner), args.residences, start)?;
         let joiner = start.joiner.then(|| order.nodes.pop()).flatten();
         progress(&format!("starting etcd and {} nodes", args.managers));

@@ -31,7 +31,7 @@ use crate::streams::outlet::Outlet;
 use crate::streams::owner::Burst;
 use crate::streams::owners::{Owners, Sessions};
 use crate::streams::samples::Samples;
-use crate::streams::{CommonArgs, conclude, pause};
+use crate::streams::{RunArgs, conclude, pause};
 use crate::{Failure, machine, progress};
 use plan::{CHANGES, PERIOD, Plan};
 
@@ -39,7 +39,7 @@ use plan::{CHANGES, PERIOD, Plan};
 #[derive(Args)]
 pub struct VisibilityArgs {
     #[command(flatten)]
-    common: CommonArgs,
+    run: RunArgs,
 }
 
 /// What was measured of bursts, if it counts.
@@ -52,12 +52,12 @@ struct Measured {
 
 /// Measures, prints, and says by its exit code whether the gates are met.
 pub fn run(args: &VisibilityArgs) -> ExitCode {
-    let args = &args.common;
+    let args = &args.run;
     let measured = Outlet::of("visibility", args).and_then(|outlet| measure(args, &outlet));
     conclude(measured, args.json)
 }
 
-fn measure(args: &CommonArgs, outlet: &Outlet) -> Result<Report, Failure> {
+fn measure(args: &RunArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let (plan, machine) = (Plan::of(args.profile), machine::describe());
     let signals = StopSignals::watch()?;
     let mut owners = Owners::start(args, args.coalesce, &signals)?;
@@ -176,7 +176,7 @@ fn figures(
 }
 
 fn gates(
-    args: &CommonArgs,
+    args: &RunArgs,
     measured: Result<&Measured, &String>,
     details: Value,
     convergence: &Convergence,
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_run_that_is_worth_nothing_has_a_gate_that_says_so() {
-        let args = CommonArgs {
+        let args = RunArgs {
             managers: 16,
             profile: crate::streams::Profile::Formal,
             seed: 1,
