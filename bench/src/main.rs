@@ -1,6 +1,10 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
+mod bootstrap;
+mod churn;
+mod coalescing;
 mod eviction;
+mod fanout;
 mod index;
 mod isolation;
 mod local;
@@ -12,6 +16,8 @@ mod processes;
 mod profile;
 mod report;
 mod statistics;
+mod streams;
+mod visibility;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -31,8 +37,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// How long a node that joins late takes until it has all that the others have, and what they send it for that.
+    Bootstrap(bootstrap::BootstrapArgs),
+    /// Changes of all owners of a cluster at a sustained rate: how soon each is seen, what waits, and that all ends alike.
+    Churn(churn::ChurnArgs),
+    /// What waiting for others spares the streams when the same keys change over and over, and what it costs.
+    Coalescing(coalescing::CoalescingArgs),
     /// Hit ratio and cost of each DRAM eviction policy on a trace, against an infinite cache.
     Eviction(eviction::EvictionArgs),
+    /// What a source's streams cost it by the number of nodes that follow it, for all of its namespaces or one.
+    Fanout(fanout::FanoutArgs),
     /// The index of other nodes' blocks against a bare hash map and the indexers of others, on the same rows.
     Index(index::IndexArgs),
     /// Whether what other nodes tell a node slows down that node's engines: pairs of quiet runs and runs under pressure.
@@ -43,6 +57,8 @@ enum Measurement {
     Peer(peer::PeerArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
+    /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
+    Visibility(visibility::VisibilityArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
     #[command(hide = true)]
     QuinnBulk(peer::BulkArgs),
@@ -50,12 +66,17 @@ enum Measurement {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
+        Measurement::Bootstrap(args) => return bootstrap::run(&args),
+        Measurement::Churn(args) => return churn::run(&args),
+        Measurement::Coalescing(args) => return coalescing::run(&args),
         Measurement::Eviction(args) => eviction::run(args),
+        Measurement::Fanout(args) => return fanout::run(&args),
         Measurement::Index(args) => return index::run(&args),
         Measurement::Isolation(args) => return isolation::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Report(args) => return page::run(&args),
+        Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {

@@ -23,6 +23,7 @@ pub struct Gate {
     why_invalid: Option<String>,
     against: (String, Option<f64>),
     details: Value,
+    holds_always: bool,
 }
 
 impl Gate {
@@ -38,6 +39,7 @@ impl Gate {
             why_invalid: Some("not measured".to_owned()),
             against: (String::new(), None),
             details: Value::Null,
+            holds_always: false,
         }
     }
 
@@ -49,6 +51,11 @@ impl Gate {
     /// The value must be at most `target`.
     pub fn at_most(self, target: f64) -> Gate {
         Gate { sense: Sense::AtMost, target, ..self }
+    }
+
+    /// None of what is counted may be there, in any profile: no machine is too slow for that.
+    pub fn none_ever(self, count: u64) -> Gate {
+        Gate { holds_always: true, ..self.at_most(0.0).value(count as f64) }
     }
 
     /// What it is measured against.
@@ -134,6 +141,12 @@ impl Report {
         self.gates.iter().all(Gate::is_met)
     }
 
+    /// Whether every gate is met that counts in its profile.
+    pub fn is_accepted(&self) -> bool {
+        let counts = |gate: &Gate| self.profile.qualifies || gate.holds_always;
+        self.gates.iter().all(|gate| gate.is_met() || !counts(gate))
+    }
+
     fn met(&self) -> usize {
         self.gates.iter().filter(|gate| gate.is_met()).count()
     }
@@ -199,6 +212,7 @@ impl Report {
         }));
         let (met, all) = (self.met(), self.gates.len());
         lines.push(match self.profile {
+            Label { qualifies: true, name: "dense" } => format!("{met} of {all} gates met, labelled dense"),
             Label { qualifies: true, .. } => format!("{met} of {all} gates met"),
             Label { name, .. } => format!("{met} of {all} gates met; the {name} profile qualifies nothing"),
         });
@@ -224,6 +238,29 @@ mod tests {
         }
         assert!(!gate().at_least(1.0).value(2.0).invalid("no fio").is_met());
         assert!(!gate().at_least(1.0).value(f64::NAN).is_met());
+    }
+
+    #[test]
+    fn what_may_never_be_there_counts_in_a_profile_that_qualifies_nothing() {
+        let accepted = |profile: Profile, speed: f64, faults: u64| {
+            let gates = vec![gate().at_least(1.0).value(speed), gate().none_ever(faults)];
+            let report = Report {
+                name: "local",
+                profile: profile.into(),
+                seed: 3,
+                machine: "m".into(),
+                figures: String::new(),
+                gates,
+                settings: Value::Null,
+            };
+            report.is_accepted()
+        };
+        for (speed, faults, ci, full) in
+            [(1.0, 0, true, true), (0.9, 0, true, false), (1.0, 1, false, false), (0.9, 1, false, false)]
+        {
+            let both = (accepted(Profile::Ci, speed, faults), accepted(Profile::Full, speed, faults));
+            assert_eq!(both, (ci, full), "{speed} {faults}");
+        }
     }
 
     #[test]

@@ -43,6 +43,7 @@ impl Core {
                 for (ShardIndex(to), tag, command) in commands {
                     if usize::from(to) == me {
                         self.parts.shard.execute(tag, command, now);
+                        self.note_head();
                     } else {
                         self.post(usize::from(to), Letter::Command(Box::new((tag, command))));
                     }

@@ -386,6 +386,7 @@ impl Core {
             Letter::Command(command) => {
                 let (tag, command) = *command;
                 self.parts.shard.execute(tag, command, now);
+                self.note_head();
             }
             Letter::Register(question) => {
                 let (tag, registration) = *question;
@@ -412,7 +413,8 @@ impl Core {
             | Letter::Permit(..)
             | Letter::Excluded(..)
             | Letter::Owners(..)
-            | Letter::Readings(..) => {
+            | Letter::Readings(..)
+            | Letter::Samples(..) => {
                 self.on_peers_letter(from, letter, now);
             }
             Letter::Stop => {
@@ -430,6 +432,7 @@ impl Core {
             | Answer::Namespaces(..)
             | Answer::Owners(..)
             | Answer::Readings(..)
+            | Answer::Samples(..)
             | Answer::Lowered(..)
             | Answer::Doubted(..)
             | Answer::Stopped

@@ -54,6 +54,8 @@ pub struct PeersSettings {
     pub slice_bytes: u64,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
+    /// Samples of each kind a core has room for, for whoever measures visibility; 0 for none.
+    pub visibility_samples: u32,
 }
 
 impl PeersSettings {
@@ -109,6 +111,7 @@ impl PeersSettings {
             publisher,
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
+            visibility_samples: cluster.visibility_samples,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
         })
     }
