@@ -4,6 +4,7 @@
 mod child;
 mod directory;
 mod etcd;
+mod fault;
 mod layout;
 mod node;
 mod ports;
@@ -27,6 +28,7 @@ use node::Seat;
 use ports::Ports;
 
 pub use child::end_child;
+pub use fault::{Fault, Target};
 pub use layout::{Division, DivisionOrder, DivisionRefused, MEMORY_PERCENT, NODES_MAX};
 pub use node::{MemberOrder, NodeOrder, NodeProcess};
 pub use sight::{NodeSight, table};
@@ -177,12 +179,16 @@ impl Wait<'_> {
 
 /// Running nodes. When dropped they are stopped, then their etcd, and their directories are removed.
 pub struct Cluster {
+    order: ClusterOrder,
     nodes: Vec<NodeProcess>,
+    /// First UDP port of each node, if it has peers.
+    ports: Vec<Option<u16>>,
+    url: Option<String>,
     etcd: Option<EtcdProcess>,
     etcd_told: bool,
     // Dropped last: processes are gone then.
-    _run: OwnDirectory,
-    _data: Option<OwnDirectory>,
+    run: OwnDirectory,
+    data: Option<OwnDirectory>,
 }
 
 impl Cluster {
@@ -195,33 +201,44 @@ impl Cluster {
         let run = OwnDirectory::below(&std::env::temp_dir())?;
         let wants_data = order.nodes.iter().any(|node| node.ssd.0 > 0);
         let data = wants_data.then(|| OwnDirectory::below(&order.data_parent)).transpose()?;
-        let mut cluster = Cluster { nodes: Vec::new(), etcd: None, etcd_told: false, _run: run, _data: data };
+        let mut cluster = Cluster {
+            order: order.clone(),
+            nodes: Vec::new(),
+            ports: Vec::new(),
+            url: None,
+            etcd: None,
+            etcd_told: false,
+            run,
+            data,
+        };
         let mut ports = Ports::new();
-        let url = match &order.coordination {
+        cluster.url = match &order.coordination {
             Coordination::Standalone => None,
             Coordination::Running(url) => Some(url.clone()),
             Coordination::Started => {
-                let etcd = EtcdProcess::spawn(&cluster._run, &mut ports)?;
+                let etcd = EtcdProcess::spawn(&cluster.run, &mut ports)?;
                 let etcd = cluster.etcd.insert(etcd);
                 etcd.await_healthy(signals)?;
                 Some(etcd.url())
             }
         };
         for node in &order.nodes {
-            let seat = match &url {
-                None => None,
-                Some(etcd) => {
-                    let port = ports.datagrams(node.shards.unwrap_or(1))?;
-                    Some(Seat { etcd, cluster: &order.name, port })
-                }
-            };
-            let process = NodeProcess::spawn(order, node, seat, &cluster._run, cluster._data.as_ref())?;
+            let has_peers = cluster.url.is_some();
+            let port = has_peers.then(|| ports.datagrams(node.shards.unwrap_or(1))).transpose()?;
+            cluster.ports.push(port);
+            let process = cluster.spawn(cluster.nodes.len())?;
             cluster.nodes.push(process);
         }
         for node in &mut cluster.nodes {
             node.await_ready(signals)?;
         }
         Ok(cluster)
+    }
+
+    fn spawn(&self, at: usize) -> Result<NodeProcess, ClusterFailure> {
+        let seat = self.url.as_ref().zip(self.ports[at]);
+        let seat = seat.map(|(etcd, port)| Seat { etcd, cluster: &self.order.name, port });
+        NodeProcess::spawn(&self.order, &self.order.nodes[at], seat, &self.run, self.data.as_ref())
     }
 
     /// The nodes, in the order they were given.

@@ -11,6 +11,7 @@ mod faults;
 mod harness;
 mod identity;
 mod local_cluster;
+mod migrate;
 mod mixed;
 mod network;
 mod peers;
