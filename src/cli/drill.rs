@@ -1,7 +1,9 @@
 //! `orbitkv drill`: a recovery exercise by plan, and whether it kept what was promised.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -33,6 +35,11 @@ pub struct DrillArgs {
     json: bool,
 }
 
+/// Something about the drill; standard output is the report's.
+fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Runs the command.
 #[must_use]
 pub fn run(args: &DrillArgs) -> ExitCode {
@@ -44,9 +51,9 @@ pub fn run(args: &DrillArgs) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return fail(Exit::Environment, &format!("watching for signals: {error}")),
     };
-    eprintln!("{plan}; starting");
-    let told = |step: &str, planned: std::time::Duration, measured: std::time::Duration| {
-        eprintln!("{step}: {:.2} s, planned {:.2} s", measured.as_secs_f64(), planned.as_secs_f64());
+    note(&format!("{plan}; starting"));
+    let told = |step: &str, planned: Duration, measured: Duration| {
+        note(&format!("{step}: {:.2} s, planned {:.2} s", measured.as_secs_f64(), planned.as_secs_f64()));
     };
     let data_parent = args.data_dir.clone().unwrap_or_else(default_data_parent);
     match exercise(&plan, data_parent, &signals, told) {

@@ -6,6 +6,7 @@ mod coordinator;
 mod counted;
 mod doctor;
 mod doubts;
+mod drill;
 mod engine;
 mod faults;
 mod harness;
