@@ -120,8 +120,7 @@ pub fn exercise(
     };
     let at_risk_blocks = exercise.load()?;
     exercise.cluster.await_complete(COMPLETE_WAIT, signals)?;
-    exercise.look(None);
-    (exercise.began, exercise.mark) = (Instant::now(), Instant::now());
+    exercise.begin();
     let outcome = exercise.steps(&mut told)?;
     let losses = if outcome == Outcome::Recovered { exercise.losses() } else { None };
     let Exercise { steps, record, faults, .. } = exercise;
@@ -137,6 +136,13 @@ pub fn exercise(
 }
 
 impl Exercise<'_> {
+    /// The clock of the steps begins, with what the nodes say before the first of them.
+    fn begin(&mut self) {
+        (self.began, self.record) = (Instant::now(), Record::default());
+        self.look(None);
+        self.mark = Instant::now();
+    }
+
     /// Saves the plan's blocks on each node; blocks that only one node had at any moment, at most.
     fn load(&mut self) -> Result<Option<f64>, DrillFailure> {
         let mut worst: Option<f64> = None;

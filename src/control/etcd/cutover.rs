@@ -130,7 +130,8 @@ impl Keys {
         Ok(Stand { revision, keys })
     }
 
-    fn exchange(&mut self, exchange: &Exchange) -> Result<bool, Failure> {
+    /// Carries one transaction; whether it happened.
+    pub(super) fn exchange(&mut self, exchange: &Exchange) -> Result<bool, Failure> {
         let transaction = translate(&self.space, exchange);
         let Keys { runtime, link, .. } = self;
         let response = runtime.block_on(asked(link, async |link| {
