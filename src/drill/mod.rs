@@ -2,6 +2,7 @@
 //! timed by what the nodes say of themselves.
 
 mod plan;
+pub mod promises;
 mod report;
 mod watch;
 

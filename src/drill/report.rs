@@ -64,7 +64,7 @@ pub struct Report {
     pub faults: Vec<String>,
 }
 
-fn word(verdict: Verdict) -> &'static str {
+pub(super) fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Holds => "holds",
         Verdict::Breaks => "breaks",
@@ -140,6 +140,7 @@ impl Report {
         json!({
             "plan": self.plan.name,
             "met": self.exit() == Exit::Done,
+            "recovered": self.outcome == Outcome::Recovered,
             "complaints": self.complaints(),
             "planned_s": self.steps.planned_s(),
             "measured_s": self.steps.measured_s(),

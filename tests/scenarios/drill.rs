@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::faults::{Said, run};
+use crate::faults::{Said, orbitkv, run};
 use crate::local_cluster::Place;
 
 /// A plan on three small nodes; what is promised, and the steps.
@@ -92,6 +92,15 @@ fn an_objective_that_is_not_kept_and_a_step_that_is_not_reached_are_exit_4() {
     assert_eq!(said.code, Some(4), "{said:#?}");
     assert_eq!(names(&report["complaints"]), ["step `dropped` was given up"], "{said:#?}");
     assert_eq!(report["recovery"]["by_drill"], "unknown", "it has not recovered");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("last.json");
+    fs::write(&file, said.stdout).expect("room");
+    let said = orbitkv(&["drill", "--objectives", file.to_str().expect("text")]);
+    assert_eq!(said.code, Some(4), "{said:#?}");
+    assert!(said.stdout.contains("promised 100.00 s, last drill did not recover"), "{said:#?}");
+    fs::write(&file, "{}").expect("room");
+    let said = orbitkv(&["drill", "--objectives", file.to_str().expect("text")]);
+    said.refused(2, &["--objectives", "last.json", "orbitkv drill PLAN --json"]);
 }
 
 #[test]

@@ -247,6 +247,27 @@ fn what_somebody_changed_since_is_not_overwritten() {
 }
 
 #[test]
+fn a_key_that_changes_between_reading_and_a_batch_stops_the_batch() {
+    let (mut etcd, _) = cluster();
+    let archive = archive(&etcd);
+    walk(&mut etcd, &archive, Direction::Onward, 1).expect("free");
+    let batch = |etcd: &Etcd, direction| match archive.next(direction, &etcd.stand()) {
+        Ok(Next::Exchange(exchange)) if exchange.writes.len() == EXCHANGE_WRITES_MAX => exchange,
+        other => panic!("{other:?}"),
+    };
+    let onward = batch(&etcd, Direction::Onward);
+    let mut meanwhile = etcd.clone();
+    meanwhile.put("placements/063", "elsewhere");
+    assert!(!meanwhile.exchange(&onward));
+    assert!(etcd.exchange(&onward));
+    let back = batch(&etcd, Direction::Back);
+    let mut meanwhile = etcd.clone();
+    meanwhile.put("placements/000", "elsewhere");
+    assert!(!meanwhile.exchange(&back), "what was absent is there");
+    assert!(etcd.exchange(&back));
+}
+
+#[test]
 fn every_key_is_listed_with_what_becomes_of_it() {
     let (etcd, before) = cluster();
     let archive = archive(&etcd);
