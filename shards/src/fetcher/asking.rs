@@ -11,7 +11,7 @@ use super::effect::FetcherEffect;
 use super::lines::{Line, LineId, Reach};
 use super::operation::{Operation, Part, Stage};
 use super::order::{Place, Turn};
-use super::{Fetcher, Timer};
+use super::{Fetcher, FetcherSettings, Timer};
 use crate::time::Moment;
 
 impl Fetcher {
@@ -31,15 +31,25 @@ impl Fetcher {
             let is_open = matches!(line.reach, Reach::Open(_));
             is_open && line.operations.len() < self.settings.operations_max
         };
+        let FetcherSettings { bytes_max, source_bytes_max, .. } = self.settings;
         let first = |(id, line): (&LineId, &Line)| {
             let turn = line.queue.first().copied().filter(|_| may_ask(line))?;
-            self.fits_source(line.bytes, self.bytes_of(turn)).then_some((turn, *id))
+            let is_due = self.is_worth_asking(line, source_bytes_max.saturating_sub(line.bytes));
+            (is_due && self.fits_source(line.bytes, self.bytes_of(turn))).then_some((turn, *id))
         };
         let (turn, line) = self.lines.iter().filter_map(first).min()?;
-        self.fits_core(self.bytes_outstanding, self.bytes_of(turn)).then_some(line)
+        let room = bytes_max.saturating_sub(self.bytes_outstanding);
+        let is_due = self.is_worth_asking(&self.lines[&line], room);
+        (is_due && self.fits_core(self.bytes_outstanding, self.bytes_of(turn))).then_some(line)
     }
 
-    fn bytes_of(&self, turn: Turn) -> u64 {
+    /// Whether there is room for all that waits, or for half a source's window. Room comes back block by block; asked
+    /// for so, each block would cost a request, an answer and a release of its own.
+    fn is_worth_asking(&self, line: &Line, room: u64) -> bool {
+        line.queued_bytes <= room || room >= self.settings.source_bytes_max / 2
+    }
+
+    pub(super) fn bytes_of(&self, turn: Turn) -> u64 {
         self.fetches[&turn.2].order.bytes
     }
 
@@ -105,6 +115,7 @@ impl Fetcher {
         for (turn, _) in &batch {
             line.queue.remove(turn);
         }
+        line.queued_bytes -= bytes;
         line.operations.insert(number);
         line.bytes += bytes;
         line.used = now;

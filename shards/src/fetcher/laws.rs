@@ -100,6 +100,8 @@ impl Fetcher {
             let is_alone = open.len() == 1;
             assert!(line.bytes <= self.settings.source_bytes_max || is_alone, "a large block goes alone");
             bytes += line.bytes;
+            let queued: u64 = line.queue.iter().map(|turn| self.bytes_of(*turn)).sum();
+            assert_eq!(line.queued_bytes, queued, "every byte that waits is counted once");
             match line.reach {
                 Reach::Closed(_) => assert!(line.is_idle(), "nothing waits for what is not dialed"),
                 Reach::Wanted => assert!(self.to_dial.contains(id)),

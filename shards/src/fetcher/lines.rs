@@ -39,6 +39,8 @@ pub(super) struct Line {
     pub shares_from: Moment,
     /// What waits to be asked for.
     pub queue: BTreeSet<Turn>,
+    /// Bytes of what waits.
+    pub queued_bytes: u64,
     /// Operations that have not ended.
     pub operations: BTreeSet<u64>,
     /// Bytes asked for and not come.
@@ -61,6 +63,7 @@ impl Line {
             is_shared: false,
             shares_from: Moment(0),
             queue,
+            queued_bytes: 0,
             operations,
             bytes: 0,
             failures: 0,
@@ -109,8 +112,10 @@ impl Fetcher {
 
     /// Puts a fetch in the queue of a line, which is dialed if it has to be.
     pub(super) fn join_queue(&mut self, id: LineId, turn: Turn, now: Moment) {
+        let bytes = self.bytes_of(turn);
         let line = self.lines.get_mut(&id).expect("a line that was just found");
         line.queue.insert(turn);
+        line.queued_bytes += bytes;
         line.used = now;
         if matches!(line.reach, Reach::Closed(_)) {
             line.reach = Reach::Wanted;
@@ -119,8 +124,10 @@ impl Fetcher {
     }
 
     pub(super) fn leave_queue(&mut self, id: LineId, turn: Turn) {
+        let bytes = self.bytes_of(turn);
         let line = self.lines.get_mut(&id).expect("a queue has its line");
         assert!(line.queue.remove(&turn), "a fetch that is queued is in its queue");
+        line.queued_bytes -= bytes;
     }
 
     /// Dials who waits for it, as far as dials may be pending.
@@ -256,6 +263,7 @@ impl Fetcher {
     /// Empties a queue. The fetches of it are nowhere until the caller has placed them.
     pub(super) fn take_queue(&mut self, id: LineId) -> BTreeSet<Turn> {
         let line = self.lines.get_mut(&id).expect("a line with a queue");
+        line.queued_bytes = 0;
         std::mem::take(&mut line.queue)
     }
 

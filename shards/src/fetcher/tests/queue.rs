@@ -86,6 +86,26 @@ fn bytes_on_their_way_are_bounded_in_all_and_for_each_source() {
 }
 
 #[test]
+fn room_that_comes_back_block_by_block_is_asked_for_by_half_a_window() {
+    for bounds in [
+        FetcherSettings { source_bytes_max: 1_000, ..FetcherSettings::default() },
+        FetcherSettings { bytes_max: 1_000, source_bytes_max: 1_000, ..FetcherSettings::default() },
+    ] {
+        let mut rig = Rig::with(bounds);
+        (1..=17).for_each(|copy| rig.begin(copy, &[at("a")]));
+        rig.connect();
+        let first = rig.operation("a");
+        rig.grant_all(first);
+        (0..4).for_each(|index| rig.serve(first, index));
+        assert_eq!(rig.operations("a").len(), 1, "room for 4 of 7 that wait, and 6 are on their way");
+        rig.serve(first, 4);
+        assert_eq!(rig.blocks(rig.operations("a")[1]), [11, 12, 13, 14, 15]);
+        (5..7).for_each(|index| rig.serve(first, index));
+        assert_eq!(rig.blocks(rig.operations("a")[2]), [16, 17], "room for all that wait");
+    }
+}
+
+#[test]
 fn a_block_larger_than_the_window_goes_alone_and_is_not_passed() {
     let bounds = FetcherSettings { bytes_max: 500, source_bytes_max: 500, ..FetcherSettings::default() };
     let mut rig = Rig::with(bounds);
