@@ -45,7 +45,8 @@ mod tests {
     #[test]
     fn a_busy_process_is_counted_and_one_that_is_not_there_refused() {
         // Another process: in this one other tests end their threads, and the sum is of the living.
-        let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("there is a shell");
+        let mut busy =
+            Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("there is a shell");
         let counted = (0..6_000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             processor_time(busy.id()).expect("it runs") > Duration::from_millis(20)
