@@ -34,6 +34,7 @@ use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
+use super::routes;
 use crate::settings::Token;
 
 /// Largest request body.
@@ -177,7 +178,7 @@ async fn soon<T>(answer: impl Future<Output = Result<T, PortError>>) -> Result<T
 }
 
 impl<P: NodePort> Api<P> {
-    async fn page(&self) -> Result<MetadataPage, Failure> {
+    pub(super) async fn page(&self) -> Result<MetadataPage, Failure> {
         let revision = |sight: &Option<Sight>| sight.as_ref().map(|sight| sight.roster.map().revision);
         let mut failure = NEW_INCARNATION;
         for _ in 0..MERGE_TRIES {
@@ -311,6 +312,7 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/cache/metadata", get(metadata::<P>))
         .route("/cache/metadata/owners", get(owners::<P>))
         .route("/cache/metadata/await", post(barriers::await_fence::<P>))
+        .route("/cache/routes", get(routes::routes::<P>))
         .route("/cache/namespaces", get(namespaces::<P>))
         .route("/cache/sync", post(barriers::sync::<P>))
         .fallback(unknown)

@@ -6,6 +6,7 @@ use orbitkv_shards::inventory::publisher::{BoundsRefused, NodeBounds, PublisherS
 use orbitkv_shards::inventory::subscriber::SubscriberSettings;
 use orbitkv_shards::journal::JournalSettings;
 use orbitkv_shards::members::Local;
+use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
 use crate::settings::{ClusterSettings, NodeSettings};
@@ -52,6 +53,8 @@ pub struct PeersSettings {
     pub index: IndexSettings,
     /// A shard's slice of the arena in bytes.
     pub slice_bytes: u64,
+    /// How it is chosen who is asked for a block.
+    pub routing: Mode,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
 }
@@ -109,6 +112,7 @@ impl PeersSettings {
             publisher,
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
+            routing: cluster.routing,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
         })
     }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
+use orbitkv_shards::planner::Mode;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
 
 use super::refusal::refused;
-use super::{NodeArgs, SettingsError, check_share};
+use super::{NodeArgs, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
 use crate::quantity::{ByteSize, MIB, Span};
 
@@ -59,6 +60,8 @@ pub struct ClusterSettings {
     pub coalesce: Duration,
     /// Whether nodes of this host read in each other's arenas, where both do.
     pub shares_memory: bool,
+    /// How it is chosen which node is asked for a block.
+    pub routing: Mode,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -148,6 +151,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         )?,
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
+        routing: routing(args),
     }))
 }
 
@@ -217,6 +221,15 @@ fn shares_memory(args: &NodeArgs) -> Result<bool, SettingsError> {
             let bound = "must be shm,quic or quic; others are not in this version";
             Err(refused("--transports", text, bound, "use --transports shm,quic"))
         }
+    }
+}
+
+fn routing(args: &NodeArgs) -> Mode {
+    match args.route_policy {
+        Some(RoutePolicy::Fixed) => Mode::Fixed,
+        Some(RoutePolicy::Shadow) => Mode::Shadow,
+        Some(RoutePolicy::Executed) => Mode::Executed,
+        None => Mode::default(),
     }
 }
 

@@ -12,4 +12,5 @@ mod local_cluster;
 mod network;
 mod peers;
 mod replays;
+mod routing;
 mod sharing;

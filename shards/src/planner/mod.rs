@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use orbitkv_wire::identity::{Incarnation, NodeId};
+use orbitkv_wire::inventory::SourceStream;
 
 use crate::members::MemberMap;
 use crate::residents::CopyId;
@@ -44,6 +45,7 @@ pub use trace::{REPLANS, Reason, RouteTrace, TracedPlan, TracedRoute};
 pub struct Planner {
     settings: PlannerSettings,
     evidence: BTreeMap<Route, Evidence>,
+    members: MemberMap,
     /// Lives that are over, while members do not show it.
     excluded: BTreeMap<NodeId, Incarnation>,
     /// Which plan was last for a set of routes, the latest last.
@@ -70,7 +72,7 @@ impl Decision {
 }
 
 impl Planner {
-    /// A room that has seen nothing.
+    /// A room that has seen nothing, and knows no member.
     ///
     /// # Panics
     /// If a bound leaves no room for anything.
@@ -80,6 +82,7 @@ impl Planner {
         Planner {
             settings,
             evidence: BTreeMap::new(),
+            members: MemberMap::default(),
             excluded: BTreeMap::new(),
             incumbents: VecDeque::new(),
             batches_made: 0,
@@ -89,9 +92,8 @@ impl Planner {
         }
     }
 
-    /// For each block of a batch, the position of the choice that is to be asked first; none if no choice is
-    /// eligible, or nothing is to be changed. All of these blocks are asked for from now on, and are reported with
-    /// [`Planner::on_ended`].
+    /// For each block of a batch, the position of the choice that is to be asked before the others; none if their
+    /// order stays. All of these blocks are asked for from now on, and reported with [`Planner::on_ended`].
     pub fn plan(
         &mut self,
         wants: &[Want<'_>],
@@ -106,22 +108,19 @@ impl Planner {
         let is_followed = self.settings.mode == Mode::Executed;
         self.figures.followed += u64::from(is_followed && decision.kind != PlanKind::Fixed);
         let assignment = decision.assignment.as_ref().filter(|_| is_followed);
-        let picks = (problem.blocks.iter().enumerate())
-            .map(|(at, block)| {
-                let way = assignment.map_or(0, |assignment| usize::from(assignment[at]));
-                block.ways.get(way).map(|way| way.choice)
-            })
-            .collect::<Vec<_>>();
+        let way = |at: usize| assignment.map_or(0, |assignment| usize::from(assignment[at]));
+        let pick = |at: usize| problem.blocks[at].ways.get(way(at)).map(|way| way.choice);
+        let picks: Vec<Option<usize>> = (0..wants.len()).map(pick).collect();
         if self.settings.mode != Mode::Fixed {
             self.trace(wants, &problem, &decision, &picks, is_followed, now);
         }
-        picks
+        (0..).zip(picks).map(|(at, pick)| pick.filter(|_| way(at) > 0)).collect()
     }
 
     fn problem(&mut self, wants: &[Want<'_>], load: impl Fn(&Route) -> Load, now: Moment) -> Problem {
-        let Planner { settings, evidence, excluded, .. } = self;
+        let Planner { settings, evidence, members, excluded, .. } = self;
         let is_eligible = |choice: &Choice| match choice.route {
-            Route::Peer { source, .. } => excluded.get(&source.node) != Some(&source.incarnation),
+            Route::Peer { source, .. } => is_alive(members, excluded, &source),
             Route::Local(_) => true,
             Route::Recompute => choice.declared.is_some(),
         };
@@ -146,8 +145,8 @@ impl Planner {
         }
         let mut routes: Vec<Route> = problem.lanes.iter().map(|lane| lane.route).collect();
         routes.sort_unstable();
-        let former = self.incumbents.iter().position(|(known, _)| *known == routes);
-        let former = former.map_or(PlanKind::Fixed, |at| self.incumbents.remove(at).expect("just found").1);
+        let known = self.incumbents.iter().position(|(known, _)| *known == routes);
+        let former = known.map_or(PlanKind::Fixed, |at| self.incumbents[at].1);
         let alternatives = match problem.alternatives(&self.settings, former) {
             Ok(alternatives) => alternatives,
             Err(NoAlternative::Exhausted) => return Decision::fixed(Reason::Exhausted),
@@ -167,6 +166,7 @@ impl Planner {
             false => (incumbent, Reason::Kept),
         };
         let (kind, assignment) = (chosen.kind, Some(chosen.assignment.clone()));
+        known.map(|at| self.incumbents.remove(at));
         if kind != PlanKind::Fixed {
             if self.incumbents.len() == self.settings.incumbents_max {
                 self.incumbents.pop_front();
@@ -200,7 +200,7 @@ impl Planner {
                 plan.expect("what was chosen was an alternative").time.predicted_ns
             };
             let gain_ns = time(PlanKind::Fixed) - time(decision.kind);
-            figures.predicted_gain_us += (gain_ns / 1e3).max(0.0) as u64;
+            figures.predicted_gain_us += (gain_ns / 1e3).max(0.0).round() as u64;
         }
     }
 
@@ -267,8 +267,13 @@ impl Planner {
         if let Some(trace) = self.trace_of(trial.copy) {
             trace.on_replan(trial.outcome);
         }
-        let Route::Peer { source, .. } = trial.route else { return };
-        if self.settings.mode == Mode::Fixed || self.excluded.get(&source.node) == Some(&source.incarnation) {
+        let says_something = match trial.route {
+            Route::Peer { source, .. } => is_alive(&self.members, &self.excluded, &source),
+            Route::Local(_) => true,
+            // Its cost is declared.
+            Route::Recompute => false,
+        };
+        if self.settings.mode == Mode::Fixed || !says_something {
             return;
         }
         if !self.evidence.contains_key(&trial.route) && self.evidence.len() == self.settings.routes_max {
@@ -315,22 +320,31 @@ impl Planner {
     /// A life of a node is over: what was seen of it says nothing any more.
     pub fn on_excluded(&mut self, node: NodeId, incarnation: Incarnation) {
         self.excluded.insert(node, incarnation);
-        self.forget(|of, life| (of, life) == (node, incarnation));
+        self.forget();
+    }
+
+    /// This node's own life is over: what is asked now ends by that, which says nothing of anybody.
+    pub fn on_fenced(&mut self) {
+        self.members = MemberMap::default();
+        self.forget();
     }
 
     /// Who is a member: what was seen of lives that are over is forgotten.
     pub fn on_members(&mut self, members: &MemberMap) {
+        self.members = members.clone();
         self.excluded.retain(|node, incarnation| members.has(*node, *incarnation));
-        self.forget(|node, incarnation| !members.has(node, incarnation));
+        self.forget();
     }
 
-    fn forget(&mut self, is_over: impl Fn(NodeId, Incarnation) -> bool) {
-        let is_over = |route: &Route| match route {
-            Route::Peer { source, .. } => is_over(source.node, source.incarnation),
-            Route::Local(_) | Route::Recompute => false,
+    /// Forgets what is of lives that are over.
+    fn forget(&mut self) {
+        let Planner { evidence, incumbents, members, excluded, .. } = self;
+        let lives = |route: &Route| match route {
+            Route::Peer { source, .. } => is_alive(members, excluded, source),
+            Route::Local(_) | Route::Recompute => true,
         };
-        self.evidence.retain(|route, _| !is_over(route));
-        self.incumbents.retain(|(routes, _)| !routes.iter().any(is_over));
+        evidence.retain(|route, _| lives(route));
+        incumbents.retain(|(routes, _)| routes.iter().all(lives));
         self.figures.routes = self.evidence.len() as u64;
     }
 
@@ -363,14 +377,20 @@ impl Planner {
             self.awaited.len(),
             "each block of a traced batch is awaited until it ends"
         );
-        let is_over = |route: &Route| match route {
-            Route::Peer { source, .. } => self.excluded.get(&source.node) == Some(&source.incarnation),
-            Route::Local(_) | Route::Recompute => false,
+        let lives = |route: &Route| match route {
+            Route::Peer { source, .. } => is_alive(&self.members, &self.excluded, source),
+            Route::Local(_) | Route::Recompute => true,
         };
-        assert!(!self.evidence.keys().any(is_over), "nothing is remembered of a life that is over");
+        assert!(self.evidence.keys().all(lives), "nothing is remembered of a life that is over");
     }
 }
 
+/// Whether a source's life goes on, as far as is known.
+fn is_alive(members: &MemberMap, excluded: &BTreeMap<NodeId, Incarnation>, source: &SourceStream) -> bool {
+    let SourceStream { node, incarnation, .. } = *source;
+    members.has(node, incarnation) && excluded.get(&node) != Some(&incarnation)
+}
+
 fn duration(nanoseconds: f64) -> Duration {
-    Duration::from_nanos(nanoseconds.max(0.0) as u64)
+    Duration::from_nanos(nanoseconds.max(0.0).round() as u64)
 }
