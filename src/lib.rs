@@ -8,6 +8,7 @@ pub mod control;
 pub mod core;
 pub mod engine;
 pub mod exit;
+pub mod lab;
 pub mod node;
 pub mod peers;
 pub mod quantity;

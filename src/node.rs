@@ -251,6 +251,7 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         blocks_max: blocks_max(settings),
         read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
         life_slice_entries: LIFE_SLICE_ENTRIES,
+        audit_interval: settings.audit_interval,
     }
 }
 
@@ -410,6 +411,7 @@ impl Node {
             while !thread.is_finished() {
                 // A core reads from nobody who has not taken its answers.
                 while mail.receive().is_some() {}
+                mail.flush();
                 std::thread::sleep(STOP_LOOK);
             }
             let _ = thread.join();

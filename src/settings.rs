@@ -17,6 +17,7 @@ mod values;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RoutePolicy, SsdBackend};
 pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN, read_file};
@@ -29,7 +30,7 @@ pub use values::{CoreList, HttpBind, is_node_id};
 use orbitkv_native::engine_socket::SOCKET_PATH_BYTES_MAX;
 use orbitkv_native::ssd_ring::DEVICE_DEPTH_MAX;
 
-use crate::quantity::{ByteSize, GIB, MIB};
+use crate::quantity::{ByteSize, GIB, MIB, Span};
 use refusal::refused;
 
 /// Granularity of the arena and the SSD file: one huge page, so that a slice never shares one.
@@ -46,6 +47,10 @@ pub const ENGINE_UIDS_MAX: usize = 64;
 const DRAM_DEFAULT: ByteSize = ByteSize(GIB);
 /// Enough to keep an NVMe drive busy with large blocks; `orbitkv-bench local` measures at this depth.
 const SSD_DEPTH_DEFAULT: u32 = 32;
+/// One block a second is a small part of what any device reads, and finds what a device loses within hours.
+const AUDIT_DEFAULT: Duration = Duration::from_secs(1);
+/// What a shard may be asked to do at most: it shares its core with engines.
+const AUDIT_MIN: Duration = Duration::from_millis(10);
 const JOURNAL_DEFAULT: ByteSize = ByteSize(16 * MIB);
 const HTTP_DEFAULT: HttpBind =
     HttpBind::At(std::net::SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 7070)));
@@ -79,6 +84,8 @@ pub struct NodeSettings {
     pub ssd_slice_bytes: u64,
     /// Requests a shard's ring gives the device at once.
     pub ssd_depth: u32,
+    /// Pause of a shard between two blocks on SSD that it reads again; none if it reads none.
+    pub audit_interval: Option<Duration>,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -140,6 +147,7 @@ impl NodeSettings {
             dram_slice_bytes,
             ssd_slice_bytes,
             ssd_depth: ssd_depth(args)?,
+            audit_interval: audit_interval(args)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,
@@ -284,6 +292,18 @@ fn ssd_depth(args: &NodeArgs) -> Result<u32, SettingsError> {
     let bound = format!("a shard gives the device 1 to {DEVICE_DEPTH_MAX} requests at once");
     let remedy = format!("use --ssd-depth {}", depth.clamp(1, DEVICE_DEPTH_MAX));
     Err(refused("--ssd-depth", depth, bound, remedy))
+}
+
+fn audit_interval(args: &NodeArgs) -> Result<Option<Duration>, SettingsError> {
+    match args.audit {
+        None => Ok(Some(AUDIT_DEFAULT)),
+        Some(Span(Duration::ZERO)) => Ok(None),
+        Some(span) if span.0 >= AUDIT_MIN => Ok(Some(span.0)),
+        Some(span) => {
+            let bound = format!("must be at least {}, or 0s for none", Span(AUDIT_MIN));
+            Err(refused("--audit", span, bound, "use --audit 1s"))
+        }
+    }
 }
 
 fn http_notice(http: HttpBind, token_file: Option<&Path>) -> Option<String> {

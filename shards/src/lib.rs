@@ -21,6 +21,7 @@ pub mod namespaces;
 pub mod planner;
 pub mod reservations;
 pub mod residents;
+pub mod resilience;
 pub mod segment_log;
 pub mod shard;
 pub mod slab;

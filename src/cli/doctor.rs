@@ -1,15 +1,19 @@
 //! `orbitkv doctor`: what is wrong with a node, why, and the remedy, from the node's own counters.
 //!
 //! The diagnosis is a pure function of one `/cache/metadata` page, which carries every figure that
-//! `/metrics` shows, so that both always agree.
+//! `/metrics` shows, so that both always agree, and in a cluster of the owner streams.
+
+mod cluster;
 
 use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
 
+use super::http_client::{ClientError, HttpClient, query_text};
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
+use crate::control::owners::{Owner, OwnersPage};
 use crate::control::report::{ShardReport, SsdFault, SsdState};
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
@@ -52,6 +56,9 @@ const LEASED_PERCENT_HIGH: u64 = 40;
 const REFUSED_PERCENT_HIGH: u64 = 1;
 /// Share of turns with a slice over 100 µs that is worth a word, in turns a stall.
 const TURNS_PER_STALL_LOW: u64 = 1_000;
+
+/// Streams asked for at once: the most there are on a page.
+const OWNERS_PER_PAGE: usize = 1_000;
 
 /// The name of an SSD fault in words.
 #[must_use]
@@ -99,6 +106,14 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
     if let SsdState::Degraded { fault, detail } = &ssd.state {
         let what = format!("the SSD tier of shard {shard} is degraded: {} ({detail})", fault_name(*fault));
         add(Severity::Fault, "ssd-degraded", what, fault_effect(*fault), fault_remedy(*fault));
+    }
+    if ssd.lost_writes > 0 {
+        let what = format!("{} accepted blocks of shard {shard} are lost", ssd.lost_writes);
+        let why =
+            "nobody evicted them, and the SSD gives other bytes or none; each is a miss, never wrong bytes";
+        let remedy =
+            "look for `lost write` in the log: it names keys and sequences; replace the device if it goes on";
+        add(Severity::Fault, "lost-writes", what, why, remedy);
     }
     if ssd.checksum_failures > 0 || ssd.quarantined_bytes > 0 {
         let size = ByteSize(ssd.quarantined_bytes).rounded();
@@ -198,6 +213,7 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
 #[must_use]
 pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     let mut found: Vec<Finding> = page.shards.iter().flat_map(of_shard).collect();
+    found.extend(cluster::findings(page));
     if page.identity.arena_pages == "small" {
         found.push(Finding {
             severity: Severity::Notice,
@@ -235,14 +251,30 @@ pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     found
 }
 
+/// What the node says of itself, and in a cluster of the streams it expects.
+fn look(client: &HttpClient) -> Result<(MetadataPage, Vec<Owner>), ClientError> {
+    let (page, _) = client.get_as::<MetadataPage>("/cache/metadata")?;
+    let mut owners = Vec::new();
+    let mut after = (!page.standalone).then(String::new);
+    while let Some(from) = after {
+        let path = format!("/cache/metadata/owners?after={}&limit={OWNERS_PER_PAGE}", query_text(&from));
+        let (more, _) = client.get_as::<OwnersPage>(&path)?;
+        owners.extend(more.owners);
+        after = more.next;
+    }
+    Ok((page, owners))
+}
+
 /// Runs the command. Exit code 4 if there is a fault.
 #[must_use]
 pub fn run(args: &DoctorArgs) -> ExitCode {
-    let page = match args.node.client().and_then(|client| client.get_as::<MetadataPage>("/cache/metadata")) {
-        Ok((page, _)) => page,
+    let (page, owners) = match args.node.client().and_then(|client| look(&client)) {
+        Ok(seen) => seen,
         Err(error) => return fail_client(&error),
     };
-    let found = findings(&page);
+    let mut found = findings(&page);
+    found.extend(cluster::of_owners(&owners));
+    found.sort_by_key(|finding| finding.severity);
     if args.node.json {
         say(&serde_json::json!({"node_id": page.identity.node_id, "findings": found}).to_string());
     } else if found.is_empty() {
@@ -290,7 +322,8 @@ mod tests {
     #[test]
     fn each_trouble_has_its_own_finding() {
         type Change = fn(&mut MetadataPage);
-        let table: [(Change, &str, Severity); 13] = [
+        let table: [(Change, &str, Severity); 14] = [
+            (|p| p.shards[0].ssd.lost_writes = 1, "lost-writes", Severity::Fault),
             (|p| p.shards[0].ssd.state = degraded(SsdFault::FileDeleted), "ssd-degraded", Severity::Fault),
             (|p| p.shards[0].ssd.quarantined_bytes = 1, "wrong-checksums", Severity::Fault),
             (|p| p.shards[0].ssd.checksum_failures = 1, "wrong-checksums", Severity::Fault),

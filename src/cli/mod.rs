@@ -6,6 +6,7 @@ pub mod derive;
 pub mod doctor;
 pub mod drain;
 pub mod http_client;
+pub mod lab;
 pub mod namespaces;
 pub mod node;
 pub mod owners;
@@ -62,6 +63,8 @@ pub enum Command {
     Namespaces(namespaces::NamespacesArgs),
     /// Say what is wrong with a node, why, and the remedy
     Doctor(doctor::DoctorArgs),
+    /// Try a resilience policy on a model's load: breakers, retry budgets, deadlines and so on
+    Lab(lab::LabArgs),
 }
 
 /// Which node to ask, and how to show its answer.
@@ -90,6 +93,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Await(args) => await_fence::run(&args),
         Command::Namespaces(args) => namespaces::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Lab(args) => lab::run(&args),
     }
 }
 

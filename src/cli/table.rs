@@ -15,7 +15,13 @@ impl Table {
     /// A table without rows.
     #[must_use]
     pub fn new<const N: usize>(heading: [&str; N]) -> Table {
-        Table { rows: vec![heading.map(str::to_owned).to_vec()] }
+        Table::with_heading(heading.map(str::to_owned).to_vec())
+    }
+
+    /// A table without rows whose columns are known only at run time.
+    #[must_use]
+    pub fn with_heading(heading: Vec<String>) -> Table {
+        Table { rows: vec![heading] }
     }
 
     /// Adds a row.

@@ -10,7 +10,7 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::ClusterFailure;
 
-/// Beginning of the name; the process id follows.
+/// Beginning of the name; the process id follows, and a number if the process has several in one place.
 const PREFIX: &str = "orbitkv-run-";
 
 /// A directory of this process, mode 0700; removed with all that is in it when dropped.
@@ -31,9 +31,7 @@ impl OwnDirectory {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
-        let path = parent.join(format!("{PREFIX}{}", std::process::id()));
-        // A directory of that name is of a dead process that had our number.
-        let _ = fs::remove_dir_all(&path);
+        let path = unused(parent);
         DirBuilder::new().mode(0o700).create(&path).map_err(|error| failed("making", &path, error))?;
         let path = path.canonicalize().map_err(|error| failed("resolving", &path, error))?;
         let lock = lock(&path).map_err(|error| failed("locking", &path, error))?;
@@ -59,6 +57,20 @@ impl Drop for OwnDirectory {
     }
 }
 
+/// The first name of this process that is not in use: a directory may be of a dead process that had our number, and
+/// then goes, or another of ours.
+fn unused(parent: &Path) -> PathBuf {
+    let own = std::process::id();
+    let first = std::iter::once(format!("{PREFIX}{own}"));
+    let names = first.chain((2u32..).map(|number| format!("{PREFIX}{own}.{number}")));
+    let mut paths = names.map(|name| parent.join(name));
+    let is_free = |path: &PathBuf| match lock(path) {
+        Ok(_) => fs::remove_dir_all(path).is_ok(),
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    };
+    paths.find(is_free).expect("a process has few directories")
+}
+
 /// Locks a directory, unless somebody has.
 fn lock(path: &Path) -> io::Result<File> {
     let directory = File::open(path)?;
@@ -68,7 +80,8 @@ fn lock(path: &Path) -> io::Result<File> {
 
 /// The process that a directory of this name belongs to, if it is one of ours.
 fn owner(name: &str) -> Option<Pid> {
-    name.strip_prefix(PREFIX).and_then(|id| id.parse().ok()).and_then(Pid::from_raw)
+    let process = name.strip_prefix(PREFIX)?;
+    process.split('.').next()?.parse().ok().and_then(Pid::from_raw)
 }
 
 fn is_dead(process: Pid) -> bool {
@@ -88,7 +101,8 @@ mod tests {
         let unseen = format!("{PREFIX}{}", i32::MAX - 1);
         let alive = format!("{PREFIX}1");
         let foreign = format!("{PREFIX}mine");
-        [&dead, &unseen, &alive, &foreign].into_iter().for_each(|name| make(name.clone()));
+        let second_of_dead = format!("{PREFIX}{}.2", i32::MAX);
+        [&dead, &second_of_dead, &unseen, &alive, &foreign].into_iter().for_each(|name| make(name.clone()));
         let _held = lock(&parent.path().join(&unseen)).expect("nobody has it");
         let own = OwnDirectory::below(parent.path()).expect("a directory");
         fs::write(own.with("inner").expect("a directory").join("file"), "x").expect("a file");
@@ -106,5 +120,17 @@ mod tests {
         drop(own);
         kept.retain(|name| *name != ours);
         assert_eq!(names(), kept);
+    }
+
+    #[test]
+    fn a_process_may_have_two_in_one_place() {
+        let parent = tempfile::tempdir().expect("a directory");
+        let [first, second] = [(); 2].map(|()| OwnDirectory::below(parent.path()).expect("a directory"));
+        first.with("node-1").expect("room for it");
+        second.with("node-1").expect("room for it in the other");
+        drop(first);
+        assert!(second.path().join("node-1").is_dir(), "each goes alone");
+        let third = OwnDirectory::below(parent.path()).expect("a directory");
+        assert_eq!(third.path(), parent.path().join(format!("{PREFIX}{}", std::process::id())));
     }
 }

@@ -10,11 +10,11 @@ use orbitkv_native::clock::monotonic_ns;
 use orbitkv_shards::coverage::RaiseGate;
 use orbitkv_shards::fence::{AwaitEffect, AwaitFailure, AwaitSettings, Awaits, Fence, WaiterId};
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{Alarm, FenceCause, Roster};
+use orbitkv_shards::membership::{Alarm, Doubt, FenceCause, Roster};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, ShardIndex};
 use orbitkv_wire::scope::ScopeDigest;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::epoch_file::EpochFile;
 use super::etcd::{Lives, Ready};
@@ -35,6 +35,8 @@ pub(super) struct Cluster {
     gate: RaiseGate,
     awaits: Awaits,
     waiters: HashMap<WaiterId, Waiter>,
+    /// To whoever follows etcd. Each core doubts a life once for each cause, so what waits is bounded.
+    doubts: mpsc::UnboundedSender<Doubt>,
 }
 
 #[derive(Debug)]
@@ -45,10 +47,10 @@ struct Waiter {
 
 impl Cluster {
     /// A node of `local`'s name and shards that is no member yet.
-    pub fn new(local: Local, scope: ScopeDigest) -> Cluster {
+    pub fn new(local: Local, scope: ScopeDigest, doubts: mpsc::UnboundedSender<Doubt>) -> Cluster {
         let mut awaits = Awaits::new(AwaitSettings::default(), local, scope);
         awaits.on_fenced();
-        Cluster { gate: RaiseGate::new(local.shards), awaits, waiters: HashMap::new() }
+        Cluster { gate: RaiseGate::new(local.shards), awaits, waiters: HashMap::new(), doubts }
     }
 
     /// Letters for every core that the awaits want sent; ends those that are done.
@@ -103,6 +105,12 @@ impl CorePort {
         if let Some(revision) = raised {
             self.tell_life(&LifeLetter::MayRaise(revision));
         }
+    }
+
+    /// What a core has heard contradicts what is known of a member.
+    pub(super) fn on_doubted(&self, doubt: Doubt) {
+        // Whoever leaves reads nothing any more.
+        let _ = self.with_cluster(|cluster| cluster.doubts.send(doubt));
     }
 
     /// What a core has for a waiter.

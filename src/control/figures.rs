@@ -48,6 +48,8 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             reads: counters.ssd_reads,
             read_errors: counters.ssd_read_errors,
             checksum_failures: counters.checksum_failures,
+            audited: counters.audited,
+            lost_writes: counters.lost_writes,
             quarantined_bytes: ssd.quarantined_bytes,
         }),
         engine: EngineReport {
@@ -223,7 +225,9 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         deadline: fetcher.deadline,
         rerouted: fetcher.rerouted,
         wrong_checksums: fetcher.wrong_checksums,
+        range_ended: fetcher.ended,
         stale_epoch: fetcher.stale_epoch,
+        transport_off: fetcher.transport_off,
         lease_expired: fetcher.lease_expired,
         dials_failed: fetcher.dials_failed,
         violations: fetcher.violations,

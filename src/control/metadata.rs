@@ -123,6 +123,12 @@ pub struct Membership {
     pub unanswered: u64,
     /// Alarms raised; each is in the log.
     pub alarms: u64,
+    /// Members that had begun another life when somebody at their address showed another key, counter.
+    pub superseded: u64,
+    /// Reads of the members because something on the wire contradicted them, counter.
+    pub rereads: u64,
+    /// Members at whose address somebody has shown another key than etcd confirms.
+    pub disputed: Vec<String>,
     /// Renewals of the lease that were acknowledged.
     pub renewals: u64,
     /// Requests to etcd, renewals and signs of life included.

@@ -130,6 +130,20 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_checksum_failures", "Blocks whose checksum was wrong at a read", |r| {
         one(r.ssd.checksum_failures)
     }),
+    counter(
+        "orbitkv_audited_blocks",
+        "Blocks on SSD read again to see whether they are what was written",
+        |r| one(r.ssd.audited),
+    ),
+    counter("orbitkv_lost_writes", "Accepted residences that nobody ended and that are not there", |r| {
+        one(r.ssd.lost_writes)
+    }),
+    counter("orbitkv_range_ended", "Residences of peers that had ended when they were asked for", |r| {
+        of_peers(r, |p| one(p.fetching.range_ended))
+    }),
+    counter("orbitkv_superseded", "Answers of peers in another life than was asked", |r| {
+        of_peers(r, |p| one(p.fetching.stale_epoch))
+    }),
     counter("orbitkv_peer_hits", "Blocks acquired from peers, by where they were there", |r| {
         by("medium", [("dram", r.service.peer_hits.dram), ("ssd", r.service.peer_hits.ssd)])
     }),
@@ -425,6 +439,12 @@ fn register_membership(registry: &mut Registry, membership: &Membership) {
         ("orbitkv_fences", "Lives that ended for good while the process lived on", membership.fences),
         ("orbitkv_membership_suspensions", "Times the members were no longer known", membership.suspensions),
         ("orbitkv_membership_alarms", "Alarms about membership", membership.alarms),
+        ("orbitkv_membership_rereads", "Reads of the members that a doubt has caused", membership.rereads),
+        (
+            "orbitkv_members_superseded",
+            "Members that had another life when another key was shown at their address",
+            membership.superseded,
+        ),
         ("orbitkv_lease_renewals", "Renewals that etcd acknowledged", membership.renewals),
         ("orbitkv_etcd_requests", "Requests to etcd, lease traffic included", membership.etcd_requests),
         ("orbitkv_etcd_unanswered", "Requests that etcd did not answer in time", membership.unanswered),

@@ -34,6 +34,8 @@ pub struct Owner {
     pub rows: u32,
     /// Time since the view was fresh, in milliseconds by receipt; none if it never was.
     pub age_ms: Option<u64>,
+    /// Time since the view is missing or beyond repair, in milliseconds; none while it is there.
+    pub lacking_ms: Option<u64>,
     /// Whether there was no room for what the source has.
     pub misfit: bool,
 }
@@ -83,7 +85,7 @@ where
     Ok(page)
 }
 
-fn owner(core: u16, OwnerRow { detail, age }: &OwnerRow) -> Owner {
+fn owner(core: u16, OwnerRow { detail, age, lacking }: &OwnerRow) -> Owner {
     let source = detail.source;
     Owner {
         node_id: source.node.to_string(),
@@ -105,6 +107,7 @@ fn owner(core: u16, OwnerRow { detail, age }: &OwnerRow) -> Owner {
         source_head: detail.source_head.0,
         rows: detail.rows,
         age_ms: age.map(|age| age.as_millis() as u64),
+        lacking_ms: lacking.map(|lacking| lacking.as_millis() as u64),
         misfit: detail.misfit,
     }
 }

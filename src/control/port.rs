@@ -8,7 +8,6 @@ use std::time::Duration;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::fence::{AwaitFailure, Fence};
 use orbitkv_shards::inventory::subscriber::StreamId;
-use orbitkv_shards::members::Local;
 use orbitkv_shards::shard::{Command, Outcome, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
 use orbitkv_wire::identity::{Incarnation, ShardIndex};
@@ -105,11 +104,11 @@ pub struct CorePort {
 impl CorePort {
     /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone.
     #[must_use]
-    pub fn new(
+    pub(super) fn new(
         mail: Mail,
         identity: NodeIdentity,
         membership: latest::Receiver<Option<Sight>>,
-        member: Option<(Local, ScopeDigest)>,
+        cluster: Option<Cluster>,
     ) -> CorePort {
         let (wake, cores) = (mail.wake().clone(), mail.participants() - 1);
         let questions = Questions {
@@ -127,7 +126,7 @@ impl CorePort {
             phase: AtomicU8::new(Phase::Serving as u8),
             drain: Notify::new(),
             membership,
-            cluster: Mutex::new(member.map(|(local, scope)| Cluster::new(local, scope))),
+            cluster: Mutex::new(cluster),
         };
         CorePort { shared: Arc::new(shared) }
     }
@@ -207,7 +206,7 @@ impl CorePort {
                     self.shared.drain.notify_one();
                     continue;
                 }
-                Answer::Lowered(..) | Answer::Readings(_) => {
+                Answer::Lowered(..) | Answer::Readings(_) | Answer::Doubted(_) => {
                     of_cluster.push(answer);
                     continue;
                 }
@@ -218,11 +217,14 @@ impl CorePort {
                 let _ = asker.send(answer);
             }
         }
+        // Cores whose lane was full are rung.
+        questions.mail.flush();
         drop(questions);
         for answer in of_cluster {
             match answer {
                 Answer::Lowered(core, revision) => self.on_lowered(core, revision),
                 Answer::Readings(answer) => self.on_readings(&answer),
+                Answer::Doubted(doubt) => self.on_doubted(*doubt),
                 _ => unreachable!("only these were put aside"),
             }
         }

@@ -114,6 +114,11 @@ pub struct SsdReport {
     pub read_errors: u64,
     /// Blocks whose checksum was wrong at a read; each was a miss, counter.
     pub checksum_failures: u64,
+    /// Blocks read again by the audit, counter.
+    pub audited: u64,
+    /// Accepted residences that nobody ended and that are not there, found by the audit or by whoever wanted them;
+    /// each is in the log with its sequence. Counter.
+    pub lost_writes: u64,
     /// Bytes never used again because a checksum in them was wrong.
     pub quarantined_bytes: u64,
 }
@@ -441,8 +446,12 @@ pub struct FetchingReport {
     pub rerouted: u64,
     /// Payloads without the checksum their source told: never shown.
     pub wrong_checksums: u64,
+    /// Residences that had ended at their source when they were asked for: the index was behind.
+    pub range_ended: u64,
     /// Answers of another life.
     pub stale_epoch: u64,
+    /// Answers of sources that no longer share memory with this node.
+    pub transport_off: u64,
     /// Answers of a source whose lease had expired.
     pub lease_expired: u64,
     /// Dials that failed.

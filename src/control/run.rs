@@ -5,8 +5,9 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
-use super::cluster::Teller;
+use super::cluster::{Cluster, Teller};
 use super::connections::BoundedListener;
 use super::etcd;
 use super::http::{self, HttpSettings};
@@ -35,10 +36,12 @@ pub fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (seen, membership) = tokio::sync::watch::channel(None);
     let application = node.application.as_ref();
-    let member = application.map(|application| (application.local(), application.scope()));
+    let (doubts, doubted) = mpsc::unbounded_channel();
+    let cluster =
+        application.map(|application| Cluster::new(application.local(), application.scope(), doubts));
     let applicant = application
         .map(|application| (application.registrar(node.incarnation), application.epoch_file.clone()));
-    let port = CorePort::new(node.take_mail(), identity, membership, member);
+    let port = CorePort::new(node.take_mail(), identity, membership, cluster);
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -64,7 +67,7 @@ pub fn serve(
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
             let teller = Teller { port: port.clone(), epoch_file };
-            tokio::spawn(etcd::run(registrar, teller, seen, stop))
+            tokio::spawn(etcd::run(registrar, teller, doubted, seen, stop))
         });
         say(&format!("engine socket {}", settings.engine_socket.display()));
         say(&format!(

@@ -98,6 +98,7 @@ impl NodePort for FakeNode {
             local: None,
             roster: Roster::new(revision, std::iter::empty()),
             figures: Figures::default(),
+            disputed: Vec::new(),
             traffic: Traffic::default(),
         })
     }

@@ -135,7 +135,7 @@ impl Core {
                     self.watch_receive(id);
                 }
                 if worked || paused {
-                    self.again.ring();
+                    self.ring_again();
                 }
             }
             Sent::Blocked => self.watch_socket(id, Interest::Write, Ready::Send(id)),
@@ -146,7 +146,7 @@ impl Core {
     fn close(&mut self, id: ConnectionId) {
         self.sockets.close(id);
         self.parts.hub.on_closed(id);
-        self.again.ring();
+        self.ring_again();
     }
 
     pub(super) fn on_abandoned(&mut self, connection: ConnectionId, process_id: u32) {

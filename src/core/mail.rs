@@ -2,16 +2,17 @@
 //!
 //! The request lane may be full; a sender asks for room first. Answers that do not fit their lane wait with
 //! the sender, up to a bound: whoever is owed such answers is not read from before he has taken them, and a
-//! core completes nothing for anybody meanwhile. Answers are always read, so this ends. Letters carry
-//! handles, never payload.
+//! core completes nothing for anybody meanwhile. Answers are always read, so this ends. Nobody looks at a full lane
+//! again and again: whoever takes the first letter out of one rings its sender. Letters carry handles, never payload.
 
 use std::collections::VecDeque;
 
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
+use orbitkv_shards::membership::Doubt;
 use orbitkv_shards::shard::{Command, Reply, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
-use orbitkv_wire::identity::ShardIndex;
+use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::WAITING_MAX;
@@ -29,8 +30,9 @@ pub const LETTERS_PER_TURN: usize = 64;
 /// Looks at the device in one turn.
 const DEVICE_LOOKS_PER_TURN: usize = 2;
 
-/// What a core says to control unasked in its life: that an engine asked for a drain, and that it has stopped.
-const UNASKED_ANSWERS: usize = 2;
+/// What a core says to control unasked: once in its life that an engine asked for a drain, and that it has
+/// stopped, and a doubt about a member while no other answer waits.
+const UNASKED_ANSWERS: usize = 3;
 
 /// Answers that may wait for a full lane. They are those of one turn, since the next one begins no work for
 /// anybody who is owed some: an answer to each letter, and at each look at the device one to each command that
@@ -68,6 +70,8 @@ pub enum Letter {
     Life(Box<LifeLetter>),
     /// About snapshot permits, to and from core 0.
     Permit(PermitLetter),
+    /// A source has told another core that this life of its node is over.
+    Excluded(Box<(NodeId, Incarnation)>),
     /// Control wants a page of owner streams.
     Owners(Box<OwnersPage>),
     /// Control wants to know what of a fence is here.
@@ -104,6 +108,8 @@ pub enum Answer {
     Readings(Box<ReadingsAnswer>),
     /// The core stands at this revision of the membership.
     Lowered(ShardIndex, u64),
+    /// What was heard on the wire contradicts what is known of a member.
+    Doubted(Box<Doubt>),
     /// The core has ended.
     Stopped,
     /// An engine asked for the node to drain.
@@ -267,16 +273,20 @@ impl Mail {
         self.peers.iter().flatten().any(|peer| !peer.unsent.is_empty())
     }
 
-    /// Moves waiting answers and rings the doorbells of everybody who got something. Returns whether
-    /// answers are still waiting.
+    /// Moves waiting answers and rings the doorbells of everybody who got something, or who may send again.
+    /// Returns whether the last answers that waited for somebody have gone out: his requests, and whatever else
+    /// was put off for them, can be taken up again.
     pub fn flush(&mut self) -> bool {
+        let mut caught_up = false;
         for peer in self.peers.iter_mut().flatten() {
+            let waited = !peer.unsent.is_empty();
             peer.send_waiting();
+            caught_up |= waited && peer.unsent.is_empty();
             if std::mem::take(&mut peer.rung) {
                 peer.wake.ring();
             }
         }
-        self.owes_answers()
+        caught_up
     }
 
     /// What has come in next: in turn from each lane, so that nobody starves the others. Requests of
@@ -287,14 +297,20 @@ impl Mail {
             let lane = (self.next_lane + step) % lanes;
             let from = lane / 2;
             let Some(peer) = &mut self.peers[from] else { continue };
-            let incoming = match lane % 2 {
-                0 => peer.answers_in.pop().ok().map(Incoming::Answer),
-                _ if peer.unsent.is_empty() => {
-                    peer.requests_in.pop().ok().map(|letter| Incoming::Letter(from, letter))
+            let (incoming, was_full) = match lane % 2 {
+                0 => {
+                    let was_full = peer.answers_in.slots() == LANE_LETTERS;
+                    (peer.answers_in.pop().ok().map(Incoming::Answer), was_full)
                 }
-                _ => None,
+                _ if peer.unsent.is_empty() => {
+                    let was_full = peer.requests_in.slots() == LANE_LETTERS;
+                    (peer.requests_in.pop().ok().map(|letter| Incoming::Letter(from, letter)), was_full)
+                }
+                _ => (None, false),
             };
             if incoming.is_some() {
+                // Whoever found it full waits for the doorbell.
+                peer.rung |= was_full;
                 self.next_lane = (lane + 1) % lanes;
                 return incoming;
             }
@@ -380,9 +396,38 @@ mod tests {
         for _ in 0..=LANE_LETTERS {
             first.answer(1, Answer::Stopped);
         }
-        assert!(first.flush(), "one answer more than the lane holds");
+        assert!(!first.flush() && first.owes_answers(), "one answer more than the lane holds");
         assert!(matches!(second.receive(), Some(Incoming::Answer(_))));
-        assert!(!first.flush(), "it fits once one was taken");
+        assert!(first.flush() && !first.owes_answers(), "it fits once one was taken");
+        assert!(!first.flush(), "said once");
+    }
+
+    #[test]
+    fn whoever_finds_a_lane_full_is_rung_when_it_is_not_and_not_before() {
+        let mut mails = Mail::mesh(2).unwrap();
+        let (mut second, mut first) = (mails.remove(1), mails.remove(0));
+        for round in 0..2 {
+            while first.send(1, Letter::Drain).is_ok() {}
+            first.flush();
+            assert!(second.wake().drain() && !first.wake().drain(), "round {round}");
+            assert!(letter(&mut second).is_some());
+            second.flush();
+            assert!(first.wake().drain(), "there is room for one");
+            // From here on nobody can have found it full.
+            while letter(&mut second).is_some() {}
+            second.flush();
+            assert!(!first.wake().drain());
+            // The same for answers.
+            (0..=LANE_LETTERS).for_each(|_| first.answer(1, Answer::Stopped));
+            first.flush();
+            assert!(first.owes_answers() && !first.wake().drain());
+            assert!(second.receive().is_some());
+            second.flush();
+            assert!(first.wake().drain() && first.flush());
+            while second.receive().is_some() {}
+            second.flush();
+            let _ = (first.wake().drain(), second.wake().drain());
+        }
     }
 
     #[test]
@@ -405,7 +450,7 @@ mod tests {
         assert_eq!(taken, LANE_LETTERS + 1, "no more than its lane holds, and one");
         assert!(first.owes_answers());
         assert!(matches!(second.receive(), Some(Incoming::Answer(_))));
-        assert!(!first.flush());
+        assert!(first.flush() && !first.owes_answers(), "he may be read from again");
         assert!(matches!(letter(&mut first), Some((1, Letter::Drain))), "then it is read again");
     }
 }

@@ -19,6 +19,7 @@ use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::ConnectionId;
+use orbitkv_shards::segment_log::BlockName;
 use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::ShardIndex;
@@ -153,6 +154,8 @@ pub struct Core {
     sockets: Sockets,
     buffer: Vec<u8>,
     again: Wake,
+    /// Whether it has been rung and not drained.
+    is_rung: bool,
     timer: OwnedFd,
     timer_at: Option<Moment>,
     watches: Vec<Watch>,
@@ -179,6 +182,7 @@ impl Core {
             sockets: Sockets::new()?,
             buffer: vec![0; RECEIVE_BYTES],
             again: Wake::new()?,
+            is_rung: false,
             timer,
             timer_at: None,
             watches: Vec::new(),
@@ -218,7 +222,7 @@ impl Core {
         }
         self.watches.extend(watches);
         if self.parts.spins {
-            self.again.ring();
+            self.ring_again();
         }
         Ok(())
     }
@@ -263,6 +267,7 @@ impl Core {
             }
             Ready::Again => {
                 self.again.drain();
+                self.is_rung = false;
             }
             Ready::Timer => {
                 let mut expirations = [0; 8];
@@ -306,11 +311,12 @@ impl Core {
         if let Some(driver) = self.parts.device.as_mut().filter(|_| !answers_wait) {
             left_over |= driver.step(&mut self.parts.shard, stopping);
         }
+        self.tell_lost();
         let mut rounds = 0;
         loop {
-            let (worked, blocked) = self.run_errands(now);
+            let (worked, cut_short) = self.run_errands(now);
             let busy = worked | self.deliver_replies(now);
-            left_over |= blocked;
+            left_over |= cut_short;
             if !busy {
                 break;
             }
@@ -336,7 +342,23 @@ impl Core {
         self.arm_timer();
         self.end_if_quiet();
         if (left_over || self.parts.spins) && self.life != Life::Ended {
+            self.ring_again();
+        }
+    }
+
+    /// Makes another turn come at once.
+    fn ring_again(&mut self) {
+        if !std::mem::replace(&mut self.is_rung, true) {
             self.again.ring();
+        }
+    }
+
+    /// Names accepted blocks that were found lost, for whoever looks after the device.
+    fn tell_lost(&mut self) {
+        while let Some(lost) = self.parts.shard.poll_lost() {
+            let BlockName { namespace, group, block } = lost.block;
+            let (sequence, cause, finder) = (lost.sequence.0, lost.cause, lost.finder);
+            tracing::error!(core = self.index(), %namespace, group = group.0, %block, sequence, ?cause, ?finder, "lost write");
         }
     }
 
@@ -386,7 +408,11 @@ impl Core {
                 self.parts.shard.execute(self.own_tag(), Command::Drain, now);
             }
             Letter::DrainProgress(left) => self.parts.hub.on_drain_progress(*left),
-            Letter::Life(..) | Letter::Permit(..) | Letter::Owners(..) | Letter::Readings(..) => {
+            Letter::Life(..)
+            | Letter::Permit(..)
+            | Letter::Excluded(..)
+            | Letter::Owners(..)
+            | Letter::Readings(..) => {
                 self.on_peers_letter(from, letter, now);
             }
             Letter::Stop => {
@@ -405,6 +431,7 @@ impl Core {
             | Answer::Owners(..)
             | Answer::Readings(..)
             | Answer::Lowered(..)
+            | Answer::Doubted(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }
@@ -430,7 +457,7 @@ impl Core {
     }
 
     /// Runs the hub's errands until this turn has done enough or a lane is full; returns whether any
-    /// was done, and whether one is left.
+    /// was done, and whether this turn has done enough. Whoever takes from the full lane rings.
     fn run_errands(&mut self, now: Moment) -> (bool, bool) {
         let mut worked = false;
         while self.units_left > 0 {
@@ -441,7 +468,7 @@ impl Core {
             }
             if let Some(errand) = self.run_errand(errand, now) {
                 self.parts.hub.postpone(errand);
-                return (worked, true);
+                return (worked, false);
             }
             worked = true;
         }

@@ -25,21 +25,30 @@ impl Core {
         let control = self.control();
         let CoreParts { peers: Some(peers), shard, mail, .. } = &mut self.parts else { return false };
         let mut left_over = false;
+        let boot = Moment(boottime_ns());
         if peers.is_due(shard.head(), now) || shard.has_peer_work() {
-            left_over = peers.turn(shard, now, Moment(boottime_ns()));
+            left_over = peers.turn(shard, now, boot);
             if left_over {
                 peers.wake();
             }
+        } else if peers.is_reading(boot) {
+            peers.read_on();
         }
+        left_over |= peers.is_reading(boot);
         while let Some((to, letter)) = peers.poll_letter() {
             if let Err(letter) = mail.send(to, letter) {
+                // Whoever takes from the full lane rings.
                 peers.return_letter(to, letter);
-                left_over = true;
                 break;
             }
         }
         while let Some(answer) = peers.poll_answer() {
             mail.answer(control, answer);
+        }
+        while !mail.owes_answers()
+            && let Some(doubt) = peers.poll_doubt()
+        {
+            mail.answer(control, Answer::Doubted(Box::new(doubt)));
         }
         left_over
     }
@@ -65,6 +74,7 @@ impl Core {
                 hub.stand_at(peers.basis());
             }
             Letter::Permit(letter) => peers.on_permit_letter(letter, now),
+            Letter::Excluded(life) => peers.on_excluded(life.0, life.1),
             Letter::Owners(page) => {
                 let rows = Box::new(peers.owners(*page, now));
                 mail.answer(from, Answer::Owners(page.tag, shard.index(), rows));

@@ -149,6 +149,7 @@ impl Peers {
     fn on_members(&mut self, neighbours: Neighbours, shard: &mut Shard, now: Moment) {
         self.is_suspended = false;
         self.endpoint.set_members(neighbours.endpoints());
+        self.doubts.on_members(&neighbours.map);
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         self.subscriber.on_lower(&neighbours.map, &mut index, now);
         self.publisher.on_members(&neighbours.map, now);

@@ -8,6 +8,7 @@
 //! After the admission deadline of this node's life nothing a peer says is taken in, though it may have
 //! arrived before: it stays unread until control has prolonged the life or ended it.
 
+mod doubts;
 mod life;
 mod links;
 mod lookup;
@@ -32,6 +33,7 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{NamespaceDigest, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
+use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
 use lookup::LookupBuffer;
@@ -74,6 +76,7 @@ pub struct Peers {
     links: Links,
     dials: HashMap<quic::ConnectionId, StreamId>,
     lookup: LookupBuffer,
+    doubts: Doubts,
     /// For other cores and control, in order.
     letters: VecDeque<(usize, Letter)>,
     answers: VecDeque<Answer>,
@@ -133,6 +136,7 @@ impl Peers {
             links: Links::default(),
             dials: HashMap::new(),
             lookup: LookupBuffer::default(),
+            doubts: Doubts::default(),
             letters: VecDeque::new(),
             answers: VecDeque::new(),
             draws: entropy::random_u128(),
@@ -204,6 +208,7 @@ impl Peers {
         self.interpret(now);
         let (payload, mut around) = self.payload_around(now, boot);
         more |= payload.turn(shard, &mut around);
+        self.gather_doubts();
         let after = self.endpoint.flush(now.0);
         let deadlines = [
             after.deadline_ns.map(Moment),
@@ -214,6 +219,18 @@ impl Peers {
         ];
         self.deadline = deadlines.into_iter().flatten().min();
         more | after.more
+    }
+
+    /// Whether bytes are left to be read where other nodes of this host have them. A life whose time is over reads none.
+    #[must_use]
+    pub fn is_reading(&self, boot: Moment) -> bool {
+        self.payload.is_reading() && !self.life.is_overdue(boot)
+    }
+
+    /// Reads on, and nothing else: what a turn comes down to that has no other reason. A whole turn is due when a block
+    /// has come.
+    pub fn read_on(&mut self) {
+        self.due |= self.payload.read_on();
     }
 
     /// Lets what is in the journal be told at once: somebody took a fence.

@@ -58,6 +58,8 @@ pub struct OwnerRow {
     pub detail: OwnerDetail,
     /// Time since its view was fresh, by receipt.
     pub age: Option<Duration>,
+    /// Time since its view is missing or beyond repair.
+    pub lacking: Option<Duration>,
 }
 
 /// What control asks for a waiter that awaits a fence.
@@ -112,7 +114,13 @@ impl Peers {
     #[must_use]
     pub fn owners(&self, page: OwnersPage, now: Moment) -> Vec<OwnerRow> {
         let details = self.subscriber.owners(page.after, page.limit, &self.partition);
-        details.map(|detail| OwnerRow { age: detail.fresh_at.map(|at| now.since(at)), detail }).collect()
+        let since = |at: Option<Moment>| at.map(|at| now.since(at));
+        let row = |detail: OwnerDetail| OwnerRow {
+            age: since(detail.fresh_at),
+            lacking: since(detail.lacking_since),
+            detail,
+        };
+        details.map(row).collect()
     }
 
     /// What this core has for a waiter; sources are asked not to hold back what it waits for.

@@ -156,6 +156,11 @@ pub struct NodeArgs {
     #[arg(long, value_name = "N", env = "ORBITKV_SSD_DEPTH")]
     pub ssd_depth: Option<u32>,
 
+    /// Pause between two blocks on SSD that a shard reads again to see whether they are still what was written;
+    /// 0s is off  [default: 1s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_AUDIT")]
+    pub audit: Option<Span>,
+
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
     #[arg(long, value_name = "UID", env = "ORBITKV_ENGINE_UID", value_delimiter = ',')]
@@ -263,6 +268,7 @@ impl NodeArgs {
             idle: self.idle.or(below.idle),
             journal: self.journal.or(below.journal),
             ssd_depth: self.ssd_depth.or(below.ssd_depth),
+            audit: self.audit.or(below.audit),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),

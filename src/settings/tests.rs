@@ -42,7 +42,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 33] = [
+const STABLE: [&str; 34] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -71,6 +71,7 @@ const STABLE: [&str; 33] = [
     "route-policy",
     "ssd-backend",
     "ssd-depth",
+    "audit",
     "arena-pages",
     "http-token-file",
     "engine-uid",
@@ -100,6 +101,8 @@ fn defaults_on_two_cores() {
     assert_eq!(settings.node_id, "host-example");
     assert_eq!(settings.engine_socket, Path::new("/tmp/orbitkv-1000/engine.sock"));
     assert_eq!((settings.http.to_string().as_str(), settings.idle), ("127.0.0.1:7070", Idle::Park));
+    assert_eq!(settings.audit_interval, Some(Duration::from_secs(1)));
+    assert_eq!(resolve(&["--audit", "0s"], 2).expect("none").audit_interval, None);
     assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
     let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
     let settings = NodeSettings::resolve(&NodeArgs::default(), &at_run).expect("defaults");
@@ -133,7 +136,7 @@ fn layouts_follow_the_cores() {
 fn refusals_name_setting_value_bound_and_remedy() {
     let long = format!("/{}", "x".repeat(107));
     let long = long.as_str();
-    let table: [(&[&str], usize, &[&str]); 23] = [
+    let table: [(&[&str], usize, &[&str]); 24] = [
         (&["--dram", "63mib"], 2, &["--dram 63mib", "at least 64mib", "raise --dram to 64mib"]),
         (
             &["--dram", "200mib", "--shards", "4"],
@@ -147,6 +150,7 @@ fn refusals_name_setting_value_bound_and_remedy() {
         (&["--ssd", "1mib", "--data-dir", "d"], 2, &["--ssd 1mib", "at least 64mib", "--ssd 0"]),
         (&["--ssd", "1gib"], 2, &["--ssd 1gib", "directory", "--data-dir DIR"]),
         (&["--ssd-depth", "0"], 2, &["--ssd-depth 0", "1 to 1024 requests", "use --ssd-depth 1"]),
+        (&["--audit", "9ms"], 2, &["--audit 9ms", "at least 10ms", "use --audit 1s"]),
         (&["--ssd-depth", "1025"], 2, &["--ssd-depth 1025", "1 to 1024", "use --ssd-depth 1024"]),
         (&["--journal", "1k"], 2, &["--journal 1kib", "at least 1mib", "raise --journal to 1mib"]),
         (
@@ -265,7 +269,7 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
-            "coalesce" => "\"1ms\"",
+            "coalesce" | "audit" => "\"1ms\"",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",

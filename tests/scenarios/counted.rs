@@ -24,7 +24,7 @@ use crate::peers::{await_installed, evict, keys, knows_all, pair, peers, query, 
 const BATCH: usize = 128;
 
 /// Messages that etcd has taken in, by method, as itself counts them.
-fn messages(etcd: &Etcd) -> BTreeMap<String, u64> {
+pub fn messages(etcd: &Etcd) -> BTreeMap<String, u64> {
     let text = http_text(&etcd.address(0).to_string(), "/metrics");
     let lines = text.lines().filter(|line| line.starts_with("grpc_server_msg_received_total{"));
     let mut methods = BTreeMap::new();

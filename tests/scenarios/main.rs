@@ -4,11 +4,14 @@
 mod cluster;
 mod coordinator;
 mod counted;
+mod doctor;
+mod doubts;
 mod engine;
 mod faults;
 mod harness;
 mod identity;
 mod local_cluster;
+mod mixed;
 mod network;
 mod peers;
 mod replays;

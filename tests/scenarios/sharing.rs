@@ -1,7 +1,9 @@
 //! Nodes of one host that read in each other's arenas, as processes: what comes that way, and what becomes of
 //! memory whose reader is stopped, killed, or somebody else.
 
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread::{JoinHandle, sleep};
@@ -11,8 +13,9 @@ use orbitkv::client::{Media, Medium, PrefixList};
 use orbitkv::control::report::{FetchingReport, LendingReport};
 use rustix::process::Signal;
 
+use crate::engine::users::{OTHER_UID, may_become_others, open_directories};
 use crate::harness::saver::{BLOCK_BYTES, GROUP, block, payload};
-use crate::harness::{Etcd, Node, NodeOrder, Saver, eventually};
+use crate::harness::{EngineProcess, Etcd, Node, NodeOrder, Raw, Saver, eventually};
 use crate::peers::{
     await_installed, await_nothing_lent, evict, keys, knows_all, order, pair, peers, query, savers,
 };
@@ -290,4 +293,30 @@ fn whoever_cannot_prove_who_he_is_gets_no_arena() {
     let lent = lending(&first);
     assert_eq!((lent.readers, lent.readers_refused), (1, 2), "{lent:?}");
     read(40);
+}
+
+#[test]
+fn another_user_gets_no_arena_from_a_peer_socket_though_he_reaches_it() {
+    if !may_become_others() {
+        return;
+    }
+    let etcd = Etcd::start();
+    let (first, second) = pair(&etcd, sharing);
+    let [mut saver, mut other] = savers([&first, &second]);
+    open_directories(&first);
+    fs::set_permissions(peer_socket(&first), Permissions::from_mode(0o666)).expect("our own socket");
+    let process = EngineProcess::start_as_at(&first, OTHER_UID, &peer_socket(&first));
+    let mut stranger = Raw::connect(&process.socket());
+    stranger.expect_end();
+    assert!(stranger.fds.is_empty(), "another user got the arena");
+    let seen = first.await_metadata("he is counted", |page| {
+        page.shards[0].peers.as_ref().is_some_and(|peers| peers.lending.readers_refused > 0)
+    });
+    assert_eq!(seen.shards[0].peers.as_ref().map(|peers| peers.lending.readers), Some(0));
+    // The node's own user is let in as before.
+    let saved = keys(20);
+    saver.save(&saved);
+    await_installed(&first, &second);
+    other.check_ready(&saved);
+    assert_eq!((fetching(&second).fetched_shm, lending(&first).readers), (20, 1));
 }

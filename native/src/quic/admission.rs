@@ -66,7 +66,7 @@ impl Endpoint {
             .connect(self.now, config, address, SERVER_NAME)
             .map_err(|_| DialRefusal::Unreachable)?;
         self.counters.dials += 1;
-        let slot = self.insert(handle, protocol, Origin::Dialled, false);
+        let slot = self.insert(handle, protocol, Origin::Dialled, vec![expected], false);
         self.charge(slot, purpose, window_bytes);
         let link = self.links.get_mut(slot).expect("just inserted");
         Ok(link.id)
@@ -119,10 +119,10 @@ impl Endpoint {
         }
         self.counters.accepts += 1;
         let mut server = self.server.clone();
-        server.crypto = self.handshakes.server(expected);
+        server.crypto = self.handshakes.server(expected.clone());
         match self.protocol.accept(incoming, self.now, &mut self.scratch, Some(Arc::new(server))) {
             Ok((handle, protocol)) => {
-                self.insert(handle, protocol, Origin::Accepted, !is_verified);
+                self.insert(handle, protocol, Origin::Accepted, expected, !is_verified);
             }
             Err(refused) => {
                 self.counters.handshakes_failed += 1;
@@ -139,6 +139,7 @@ impl Endpoint {
         handle: proto::ConnectionHandle,
         protocol: proto::Connection,
         origin: Origin,
+        expected: Vec<Fingerprint>,
         unverified: bool,
     ) -> usize {
         let until = self.now + self.settings.handshake_timeout;
@@ -150,6 +151,7 @@ impl Endpoint {
             origin,
             stage: Stage::Handshake { until, unverified },
             lane: Purpose::Inventory,
+            expected,
             charge: None,
             outgoing: BTreeMap::new(),
             has_unaccepted: false,
@@ -231,7 +233,8 @@ impl Endpoint {
             self.links.get_mut(slot).expect("just charged").protocol.set_send_window(window_bytes);
         }
         self.counters.handshakes += 1;
-        self.links.get_mut(slot).expect("just connected").stage = Stage::Open;
+        let link = self.links.get_mut(slot).expect("just connected");
+        (link.stage, link.expected) = (Stage::Open, Vec::new());
         Some(Event::Connected { connection, peer, address, purpose, origin })
     }
 
@@ -243,10 +246,15 @@ impl Endpoint {
         let connection = link.id;
         link.drop_outgoing(0u32.into());
         link.stage = Stage::Closing;
+        let expected = std::mem::take(&mut link.expected);
         let counters = &mut self.counters;
         counters.handshakes_failed += u64::from(!was_open);
         match loss {
-            Loss::WrongKey => counters.wrong_keys += 1,
+            Loss::WrongKey => {
+                counters.wrong_keys += 1;
+                let unknown = expected.into_iter().filter(|key| !self.mismatches.contains(key));
+                self.mismatches.extend(unknown.collect::<Vec<_>>());
+            }
             Loss::WrongSignature => counters.wrong_signatures += 1,
             Loss::Idle => counters.idle_timeouts += 1,
             Loss::Reset => counters.resets_received += 1,

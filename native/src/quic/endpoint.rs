@@ -6,7 +6,7 @@
 use super::admission::Lane;
 use super::connection_names::ConnectionNames;
 use super::counters::Counters;
-use super::identity::NodeKey;
+use super::identity::{Fingerprint, NodeKey};
 use super::link::{Links, SlotQueue, Stage};
 use super::members::MemberMap;
 use super::settings::{DATAGRAM_COST_BYTES, EndpointSettings, HANDSHAKE_QUEUE_MAX, HANDSHAKE_QUEUE_SHARE};
@@ -77,6 +77,8 @@ pub struct Endpoint {
     timers: BTreeSet<(Instant, usize)>,
     /// Datagrams of handshakes, in order of arrival.
     waiting: VecDeque<Datagram>,
+    /// Keys that were expected where another one was shown.
+    pub(super) mismatches: VecDeque<Fingerprint>,
     pub(super) scratch: Vec<u8>,
     /// The time of the last call that had one.
     pub(super) now: Instant,
@@ -154,6 +156,7 @@ impl Endpoint {
             eventful: SlotQueue::default(),
             timers: BTreeSet::new(),
             waiting: VecDeque::new(),
+            mismatches: VecDeque::new(),
             scratch: Vec::new(),
             now: origin,
             origin,
@@ -195,6 +198,12 @@ impl Endpoint {
             self.eventful.pop();
         }
         None
+    }
+
+    /// A member's key that was expected of a peer which showed another one, each once until it is asked for. The
+    /// handshake was refused; whether the member is still who it was, its record says.
+    pub fn poll_mismatch(&mut self) -> Option<Fingerprint> {
+        self.mismatches.pop_front()
     }
 
     /// Counts, with those of connections that exist.
@@ -263,10 +272,7 @@ impl Endpoint {
         let mut received = Received { more: false, shook_hands: self.shake_hands() };
         let mut left_bytes = self.settings.receive_budget_bytes;
         while left_bytes > 0 {
-            let batches = self.socket.receive(left_bytes, &mut self.counters);
-            if batches == 0 {
-                return received;
-            }
+            let (batches, may_be_more) = self.socket.receive(left_bytes, &mut self.counters);
             for index in 0..batches {
                 let batch = self.socket.batch(index);
                 let is_member = self.members.contains(batch.remote);
@@ -292,6 +298,9 @@ impl Endpoint {
                         true => self.wait(datagram),
                     }
                 }
+            }
+            if !may_be_more {
+                return received;
             }
         }
         Received { more: true, ..received }

@@ -1,5 +1,6 @@
 //! One connection as the endpoint sees it, the table of them, and the queues they stand in.
 
+use super::identity::Fingerprint;
 use super::{ConnectionId, Loss, Origin, Priority, Purpose};
 use bytes::Bytes;
 use quinn_proto as proto;
@@ -18,6 +19,8 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     /// Its purpose; `Inventory` until that is known, because handshakes are small and go first.
     pub(super) lane: Purpose,
+    /// Keys of which the peer must show one; empty once it has.
+    pub(super) expected: Vec<Fingerprint>,
     /// Receive window that the pool of its purpose is charged with, in bytes.
     pub(super) charge: Option<u32>,
     /// Streams that we may still write to, or whose end is not acknowledged.

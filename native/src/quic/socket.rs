@@ -90,8 +90,8 @@ impl Socket {
         self.state.may_fragment()
     }
 
-    /// Receives about `budget_bytes`; the number of batches, 0 if there is nothing.
-    pub(super) fn receive(&mut self, budget_bytes: usize, counters: &mut Counters) -> usize {
+    /// Receives about `budget_bytes`; the number of batches, and whether there may be more.
+    pub(super) fn receive(&mut self, budget_bytes: usize, counters: &mut Counters) -> (usize, bool) {
         let messages = (budget_bytes / self.message_bytes.max(DATAGRAM_COST_BYTES)).clamp(1, BATCH_SIZE);
         let mut parts = self.buffer.chunks_exact_mut(MESSAGE_BYTES_MAX);
         let mut buffers: [IoSliceMut<'_>; BATCH_SIZE] =
@@ -101,14 +101,14 @@ impl Socket {
             Ok(count) => count,
             Err(error) => {
                 counters.receives_failed += u64::from(error.kind() != io::ErrorKind::WouldBlock);
-                return 0;
+                return (0, false);
             }
         };
         let bytes: usize = self.metas[..count].iter().map(|meta| meta.len).sum();
         self.message_bytes = (self.message_bytes * 7 + bytes / count.max(1)) / 8;
         counters.receives += 1;
         counters.bytes_received += bytes as u64;
-        count
+        (count, count == messages)
     }
 
     /// A batch of the last receive.

@@ -150,13 +150,13 @@ impl Fetcher {
         self.finish(number, Ending::Forget);
         let figures = &mut self.figures;
         match refusal {
-            Refusal::StaleEpoch { epoch, .. } => self.on_stale(source, epoch, now),
+            Refusal::StaleEpoch { epoch, .. } => self.on_stale(source, epoch),
             Refusal::LeaseExpired => figures.lease_expired += 1,
             Refusal::TransportOff => figures.transport_off += 1,
             Refusal::Repeated => figures.repeated += 1,
             Refusal::Misdirected => {
                 figures.misdirected += 1;
-                self.refresh(now);
+                self.refresh(source);
             }
         }
         Ok(())
@@ -164,13 +164,13 @@ impl Fetcher {
 
     /// What answers is another life than was asked. A later one proves that the asked one is over; an
     /// earlier one, or one of the same epoch, proves nothing about it. Nothing of this admits anybody.
-    fn on_stale(&mut self, source: SourceStream, epoch: u64, now: Moment) {
+    fn on_stale(&mut self, source: SourceStream, epoch: u64) {
         self.figures.stale_epoch += 1;
         self.figures.epoch_conflicts += u64::from(epoch == source.epoch);
         if epoch > source.epoch {
             self.exclude(source.node, source.incarnation);
         }
-        self.refresh(now);
+        self.refresh(source);
     }
 
     fn on_bytes_due(&mut self, number: u64, index: u16, bytes: u32, checksum: u64) -> Result<(), Violation> {

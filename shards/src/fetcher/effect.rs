@@ -137,8 +137,13 @@ pub enum FetcherEffect {
         /// Its life that is over.
         incarnation: Incarnation,
     },
-    /// Read membership anew; the room waits for nothing.
-    Refresh,
+    /// What a source says contradicts this life of its node: read membership anew; the room waits for nothing.
+    Refresh {
+        /// The node.
+        node: NodeId,
+        /// Its life, as far as known.
+        incarnation: Incarnation,
+    },
 }
 
 /// Why the room closes a connection.

@@ -2,12 +2,12 @@
 
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Incarnation, NodeId};
+use orbitkv_wire::inventory::SourceStream;
 
 use super::Fetcher;
 use super::effect::{CloseCause, FetcherEffect};
 use super::lines::LineId;
 use crate::members::{Local, MemberMap};
-use crate::time::Moment;
 
 impl Fetcher {
     /// Who is a member. Connections to lives that are none any more are closed; what was asked there goes on
@@ -18,8 +18,8 @@ impl Fetcher {
         }
         self.members = members.clone();
         self.is_valid = true;
-        self.refreshed = None;
         self.excluded.retain(|node, incarnation| members.has(*node, *incarnation));
+        self.doubted.retain(|node, incarnation| members.has(*node, *incarnation));
         self.drop_unusable();
         self.is_due = true;
     }
@@ -73,11 +73,10 @@ impl Fetcher {
         }
     }
 
-    /// Wishes to read membership anew, once for all who have a reason.
-    pub(super) fn refresh(&mut self, now: Moment) {
-        if self.refreshed.is_none_or(|at| now - at >= self.settings.refresh_wait) {
-            self.refreshed = Some(now);
-            self.effects.push_back(FetcherEffect::Refresh);
+    /// Wishes to read membership anew, because this source is not what it is taken for: once for each life.
+    pub(super) fn refresh(&mut self, SourceStream { node, incarnation, .. }: SourceStream) {
+        if self.doubted.insert(node, incarnation) != Some(incarnation) {
+            self.effects.push_back(FetcherEffect::Refresh { node, incarnation });
         }
     }
 

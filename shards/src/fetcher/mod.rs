@@ -81,7 +81,7 @@ pub struct Fetcher {
     is_valid: bool,
     /// Lives that their successors told to be over, while members do not show it.
     excluded: BTreeMap<NodeId, Incarnation>,
-    refreshed: Option<Moment>,
+    doubted: BTreeMap<NodeId, Incarnation>,
 
     fetches: BTreeMap<CopyId, Fetch>,
     fetches_made: u64,
@@ -122,7 +122,7 @@ impl Fetcher {
             members: MemberMap::default(),
             is_valid: false,
             excluded: BTreeMap::new(),
-            refreshed: None,
+            doubted: BTreeMap::new(),
             fetches: BTreeMap::new(),
             fetches_made: 0,
             unplaced: BTreeSet::new(),

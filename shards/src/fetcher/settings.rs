@@ -34,8 +34,6 @@ pub struct FetcherSettings {
     pub stall_wait: Duration,
     /// How long a source that has said that shared memory is off is asked over QUIC alone.
     pub sharing_pause: Duration,
-    /// Shortest time between two wishes to read membership again.
-    pub refresh_wait: Duration,
     /// Fetches given a route in one turn, and timers that fire in one.
     pub placed_per_turn: usize,
     /// Operations begun in one turn.
@@ -58,7 +56,6 @@ impl Default for FetcherSettings {
             redial_max: Duration::from_secs(3),
             stall_wait: Duration::from_millis(GRANT_MS_MAX as u64),
             sharing_pause: Duration::from_secs(1),
-            refresh_wait: Duration::from_secs(1),
             placed_per_turn: 256,
             operations_per_turn: 2,
         }

@@ -42,6 +42,7 @@ impl Membership {
     }
 
     pub(super) fn ask_read(&mut self, now: Moment) {
+        self.doubts.on_asked();
         self.ask(Purpose::Read, Request::Read, now);
     }
 
@@ -126,7 +127,9 @@ impl Membership {
             Ok(Ok(())) => {}
         }
         self.figures.snapshots += 1;
-        self.read_wanted = false;
+        self.doubts.on_read(&self.view);
+        // What was doubted after the question had been sent needs another one.
+        self.read_wanted = self.doubts.wants_read();
         self.sight = Sight::Clear;
         self.tell_flaws();
         self.tell_members();

@@ -19,6 +19,7 @@
 
 mod claim;
 pub mod coordinator;
+mod doubts;
 mod join;
 mod lease;
 mod pace;
@@ -32,16 +33,18 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use orbitkv_wire::identity::{ClusterUuid, Incarnation};
+use orbitkv_wire::identity::{ClusterUuid, Incarnation, NodeId};
 use orbitkv_wire::membership::{Key, MemberRecord};
 
 pub use claim::{Applicant, Holder, NotRetired, Refusal, retire};
+pub use doubts::{Doubt, DoubtCause};
 pub use pace::PauseBounds;
 pub use roster::Roster;
 pub use standing::{Alarm, Effect, FenceCause, Figures, Standing, SuspendCause};
 pub use view::{Break, Flaw, OtherHistory};
 
 use coordinator::{Event, Failure, Header, LeaseId, News};
+use doubts::Doubts;
 use join::Question;
 use lease::Lease;
 use pace::Pace;
@@ -111,6 +114,7 @@ pub struct Membership {
     /// A snapshot is wanted though the life needs none: to repair the view, or to compare it.
     read_wanted: bool,
     view: View,
+    doubts: Doubts,
     sight: Sight,
     watch: Watch,
     watches: Pace,
@@ -142,6 +146,7 @@ impl Membership {
             questions: pace(0),
             read_wanted: true,
             view: View::default(),
+            doubts: Doubts::default(),
             sight: Sight::Blind,
             watch: Watch::Closed,
             watches: pace(u64::MAX),
@@ -252,6 +257,13 @@ impl Membership {
         }
     }
 
+    /// Somebody contradicts what is known of a member: it is read anew, once for all that is doubted by then.
+    pub fn on_doubt(&mut self, doubt: Doubt, now: Moment) {
+        self.check_deadline(now);
+        self.read_wanted |= self.doubts.note(doubt, &self.view);
+        self.proceed(now);
+    }
+
     /// Time has passed.
     pub fn on_tick(&mut self, now: Moment) {
         self.proceed(now);
@@ -329,7 +341,13 @@ impl Membership {
     /// What happened so far.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        self.figures
+        Figures { superseded: self.doubts.superseded(), rereads: self.doubts.reads(), ..self.figures }
+    }
+
+    /// Members at whose address somebody has shown another key than their record names, in order of name.
+    #[must_use]
+    pub fn disputed(&self) -> Vec<NodeId> {
+        self.doubts.disputed().collect()
     }
 
     /// Ends what has passed its deadline, before anything else is looked at: a process that was paused
@@ -456,6 +474,7 @@ impl Membership {
     }
 
     fn tell_members(&mut self) {
+        self.doubts.settle(&self.view);
         let roster = self.view.roster();
         match self.effects.back_mut() {
             Some(Effect::Members(last)) => *last = roster,

@@ -196,4 +196,8 @@ pub struct Figures {
     pub snapshots: u64,
     /// Alarms raised.
     pub alarms: u64,
+    /// Members that had another life when somebody at their address showed another key.
+    pub superseded: u64,
+    /// Reads of the members that a doubt has caused.
+    pub rereads: u64,
 }

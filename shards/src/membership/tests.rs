@@ -1,5 +1,6 @@
 //! Membership against a plain model of etcd.
 
+mod doubts;
 mod etcd;
 mod life;
 mod random;

@@ -37,6 +37,8 @@ pub struct Counters {
     pub ssd_read_errors: u64,
     pub ssd_write_errors: u64,
     pub checksum_failures: u64,
+    pub lost_writes: u64,
+    pub audited: u64,
     pub write_backs_done: u64,
     pub write_backs_given_up: u64,
     pub write_queue_peak: u64,

@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 use orbitkv_wire::payload::{ExactResidence, FailureCause};
 
+use super::audit::{Finder, LostCause};
 use super::recover::{FillPurpose, FillStage};
 use super::save::{Eviction, slot_bytes};
 use super::tiers::Purpose;
@@ -409,7 +410,7 @@ impl Shard {
         let failure = match outcome {
             Err(errno) => {
                 self.on_read_error(errno);
-                self.lose_ssd(shown, placement, false);
+                self.lose_ssd(shown, placement, LostCause::Unreadable, Finder::Reader);
                 Some(FailureCause::DeviceError)
             }
             Ok(found) => {
@@ -417,7 +418,7 @@ impl Shard {
                 self.counters.ssd_reads += 1;
                 (found != checksum).then(|| {
                     self.counters.checksum_failures += 1;
-                    self.lose_ssd(shown, placement, true);
+                    self.lose_ssd(shown, placement, LostCause::WrongBytes, Finder::Reader);
                     FailureCause::Corrupt
                 })
             }

@@ -5,6 +5,7 @@
 //! through `poll_*`. The shard performs nothing itself: offsets go out, outcomes come back. Work too
 //! long for one turn goes on in [`Shard::step`] as long as [`Shard::has_work`].
 
+mod audit;
 pub mod command;
 pub mod fetch;
 mod figures;
@@ -35,6 +36,7 @@ use crate::segment_log::{BlockName, GeometryError, LogState, Placement, SegmentL
 use crate::slab::{Slab, SlabSettings, SlotId};
 use crate::time::Moment;
 
+pub use audit::{Finder, LostCause, LostWrite};
 pub use command::{Command, Key, Outcome, PeersPart, Places, Reply, Tag};
 pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
@@ -75,6 +77,8 @@ pub struct ShardSettings {
     pub read_failures_in_a_row_max: u32,
     /// Entries that one step puts again in a new life, at least 1. [`LIFE_SLICE_ENTRIES`].
     pub life_slice_entries: usize,
+    /// Between two blocks on SSD that are read again to see whether they are what was written; none if none is.
+    pub audit_interval: Option<Duration>,
 }
 
 impl ShardSettings {
@@ -127,6 +131,7 @@ pub struct Shard {
     /// Something was reclaimed since the last order was asked for.
     reclaimed: bool,
     clears: VecDeque<withdraw::ClearJob>,
+    audit: audit::Audit,
     /// The present life.
     life: LifeNumber,
     beginning: Option<life::Beginning>,
@@ -181,6 +186,7 @@ impl Shard {
             reclaims: VecDeque::new(),
             reclaimed: false,
             clears: VecDeque::new(),
+            audit: audit::Audit::new(settings.audit_interval),
             life: LifeNumber(0),
             beginning: None,
             cold_hand: None,
@@ -287,16 +293,17 @@ impl Shard {
         self.assert_invariants();
     }
 
-    /// Lets time pass: holds expire.
+    /// Lets time pass: holds expire, and the audit may have its turn.
     pub fn on_time(&mut self, now: Moment) {
         self.leases.on_time(now, &mut self.ended);
         self.unpin_ended();
+        self.step_audit(now);
     }
 
     /// When [`Shard::on_time`] has something to do.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.leases.next_deadline()
+        self.leases.next_deadline().into_iter().chain(self.audit_deadline()).min()
     }
 
     /// Whether there is an answer to be fetched.
@@ -427,8 +434,8 @@ impl Shard {
         assert!(blocks <= self.settings.blocks_max, "no more entries than the tables are made for");
         assert!(self.slab.accounting().slots <= self.settings.blocks_max, "nor more slots");
         let leased = self.leases.blocks() + self.ended.len() as u64;
-        let moved = (self.fills.len() + self.writes_in_flight + self.pins.uses()) as u64;
-        assert_eq!(self.residents.pins(), leased + moved, "every pin has its user");
+        let moved = self.fills.len() + self.writes_in_flight + self.pins.uses() + self.audit.uses();
+        assert_eq!(self.residents.pins(), leased + moved as u64, "every pin has its user");
         self.pins.assert_invariants();
         let waits = !self.acquires.is_empty();
         assert!(waits || self.leases.reserved_bytes() == 0, "lease shares are reserved by waiting Acquires");

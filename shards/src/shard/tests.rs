@@ -1,6 +1,7 @@
 //! The shard against a device and engines that tests play: see `rig` for the device, `model` for
 //! what a correct cache may answer, and the other files for the rows of the specification.
 
+mod audit_tests;
 mod device_tests;
 mod engine_steps;
 mod fetch_tests;

@@ -6,6 +6,7 @@
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Medium, Sequence};
 
+use super::audit::{Finder, LostCause};
 use super::recover::{FillPurpose, FillStage};
 use super::save::Eviction;
 use super::{Outcome, Shard, Tag};
@@ -62,6 +63,7 @@ pub struct Order {
 pub(super) enum Purpose {
     Fill(CopyId),
     Stage(CopyId),
+    Audit,
     WriteBack { entry: EntryRef, copy: CopyId, placement: Placement, ticket: u64 },
     Move { entry: EntryRef, copy: CopyId, target: Placement },
 }
@@ -110,6 +112,12 @@ impl Shard {
         self.reclaimed = false;
         self.reclaim();
         while let Some((_, copy)) = self.fill_queue.pop_first() {
+            if self.is_audited(copy) {
+                match self.order_audit() {
+                    Some(order) => return Some(order),
+                    None => continue,
+                }
+            }
             if let Some(order) = self.order_stage(copy) {
                 return Some(order);
             }
@@ -153,7 +161,7 @@ impl Shard {
     pub(super) fn begin_transfer(&mut self, purpose: Purpose) -> TransferId {
         let id = TransferId(self.next_transfer);
         self.next_transfer += 1;
-        if !matches!(purpose, Purpose::Fill(_) | Purpose::Stage(_)) {
+        if !matches!(purpose, Purpose::Fill(_) | Purpose::Stage(_) | Purpose::Audit) {
             self.writes_in_flight += 1;
         }
         self.transfers.insert(id, purpose);
@@ -208,6 +216,7 @@ impl Shard {
         match purpose {
             Purpose::Fill(copy) => self.on_read(copy, outcome),
             Purpose::Stage(copy) => self.on_staged(copy, outcome),
+            Purpose::Audit => self.on_audited(outcome),
             Purpose::WriteBack { entry, copy, placement, ticket } => {
                 self.writes_in_flight -= 1;
                 let written = self.on_written(entry, placement, outcome);
@@ -234,7 +243,7 @@ impl Shard {
         match outcome {
             Err(errno) => {
                 self.on_read_error(errno);
-                self.lose_ssd(shown, placement, false);
+                self.lose_ssd(shown, placement, LostCause::Unreadable, Finder::Reader);
                 self.abandon_fill(copy, BlockOutcome::DeviceError);
             }
             Ok(found) => {
@@ -243,7 +252,7 @@ impl Shard {
                 let expected = shown.and_then(|id| self.residents.entry(id).checksum);
                 if shown.is_some() && expected != Some(found) {
                     self.counters.checksum_failures += 1;
-                    self.lose_ssd(shown, placement, true);
+                    self.lose_ssd(shown, placement, LostCause::WrongBytes, Finder::Reader);
                     self.abandon_fill(copy, BlockOutcome::Corrupt);
                 } else {
                     self.finish_fill(copy);
@@ -254,14 +263,21 @@ impl Shard {
 
     /// Ends an SSD residence that could not be read, or whose bytes proved wrong. The entry itself
     /// is left to the caller, who abandons its filling copy next or ends it if it is bare.
-    pub(super) fn lose_ssd(&mut self, shown: Option<EntryId>, placement: Placement, wrong_bytes: bool) {
+    pub(super) fn lose_ssd(
+        &mut self,
+        shown: Option<EntryId>,
+        placement: Placement,
+        cause: LostCause,
+        finder: Finder,
+    ) {
         let lost = shown
             .filter(|&id| self.residents.entry(id).ssd.residence().is_some_and(|(at, _)| at == placement));
         if let Some(id) = lost {
+            self.note_lost(id, cause, finder);
             self.end_ssd_residence(id);
         }
         let log = self.log.as_mut().expect("reads come from a log");
-        if wrong_bytes {
+        if cause == LostCause::WrongBytes {
             log.quarantine(&placement);
         } else if lost.is_some() {
             log.remove(&placement);

@@ -20,10 +20,10 @@ use orbitkv_native::{clock, entropy};
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::coordinator::{Answer, Failure, Header, LeaseId, News, Request};
 use orbitkv_shards::membership::{
-    Alarm, Effect, FenceCause, Figures, Membership, Roster, Settings, Standing,
+    Alarm, Doubt, Effect, FenceCause, Figures, Membership, Roster, Settings, Standing,
 };
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::identity::Incarnation;
+use orbitkv_wire::identity::{Incarnation, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use tokio::sync::{mpsc, watch as latest};
 
@@ -73,6 +73,8 @@ pub struct Sight {
     pub roster: Roster,
     /// What happened so far.
     pub figures: Figures,
+    /// Members at whose address somebody has shown another key than their record names.
+    pub disputed: Vec<NodeId>,
     /// What etcd was asked.
     pub traffic: Traffic,
 }
@@ -119,10 +121,12 @@ fn now() -> Moment {
     Moment(clock::boottime_ns())
 }
 
-/// Keeps this node a member until `stopped`, then withdraws. What an operator sees is kept in `sight`.
+/// Keeps this node a member until `stopped`, then withdraws. What cores doubt of members comes from `doubted`;
+/// what an operator sees is kept in `sight`.
 pub async fn run(
     registrar: Registrar,
     mut lives: impl Lives,
+    mut doubted: mpsc::UnboundedReceiver<Doubt>,
     sight: latest::Sender<Option<Sight>>,
     stopped: impl Future<Output = ()>,
 ) {
@@ -158,6 +162,7 @@ pub async fn run(
             local: room.local(),
             roster: room.roster(),
             figures: room.figures(),
+            disputed: room.disputed(),
             traffic: meter.read(),
         }));
         if withdrawn {
@@ -175,6 +180,7 @@ pub async fn run(
                 Some(Arrival::News(number, header, news)) => room.on_news(number, header, news, now()),
                 None => unreachable!("the tasks live as long as this loop"),
             },
+            Some(doubt) = doubted.recv() => room.on_doubt(doubt, now()),
             incarnation = begun(&mut beginning) => {
                 beginning = None;
                 room.on_life_ready(incarnation, now());

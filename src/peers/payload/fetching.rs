@@ -19,7 +19,7 @@ use orbitkv_wire::payload::{
 use super::super::close_code;
 use super::planning::Tried;
 use super::sharing::Reading;
-use super::{Asked, Link, Payload, PendingDial, Surroundings, WaitingDial, dial};
+use super::{Asked, Heard, Link, Payload, PendingDial, Surroundings, WaitingDial, dial};
 
 /// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
 pub(super) const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
@@ -138,9 +138,11 @@ impl Payload {
                 FetcherEffect::Exclude { node, incarnation } => {
                     self.planner.on_excluded(node, incarnation);
                     tracing::info!(core = self.shard.0, %node, %incarnation, "a peer has begun another life");
+                    self.heard.push_back(Heard::Exclude { node, incarnation });
                 }
-                // The watch of membership brings the successor.
-                FetcherEffect::Refresh => {}
+                FetcherEffect::Refresh { node, incarnation } => {
+                    self.heard.push_back(Heard::Doubt { node, incarnation });
+                }
             }
         }
     }

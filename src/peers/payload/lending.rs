@@ -1,5 +1,7 @@
 //! The source's side: requests off the streams into the room, and what it lends onto them.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use orbitkv_native::arena::Checksum;
 use orbitkv_native::quic::{self, ReadError, ReadState, StreamId};
@@ -16,6 +18,17 @@ use super::{Link, Payload, Surroundings};
 
 /// Bytes of checksums that a turn computes: about 45 µs of it.
 const CHECKSUM_BYTES_PER_TURN: u64 = 512 * 1024;
+
+/// Turns that places of blocks wait for those of others while checksums are computed, so that they go together: each
+/// alone would be a datagram, an acknowledgement and a wake-up.
+const EXTENTS_WAIT_TURNS: u32 = 8;
+
+/// Streams on which places wait to be told.
+#[derive(Default)]
+pub(super) struct HeldExtents {
+    streams: BTreeSet<(quic::ConnectionId, StreamId)>,
+    turns: u32,
+}
 
 /// What a requester said.
 enum Said {
@@ -112,7 +125,10 @@ impl Payload {
                     append_from_source(&mut frame, tag, operation, &message);
                     if let Some(lent) = lent {
                         lent.push(frame.into());
-                        lent.send(connection, stream, around.endpoint);
+                        match message {
+                            FromSource::Extent { .. } => drop(self.held.streams.insert((connection, stream))),
+                            _ => lent.send(connection, stream, around.endpoint),
+                        }
                     }
                 }
                 Effect::Lend { tag, operation, index, loan, offset, bytes, checksum, .. } => {
@@ -144,6 +160,24 @@ impl Payload {
                     around.endpoint.abandon(connection, stream, cause as u32);
                 }
                 Effect::Drained { .. } => unreachable!("left out above"),
+            }
+        }
+        self.tell_extents(around);
+    }
+
+    /// Sends places that wait, unless more of them are about to come.
+    fn tell_extents(&mut self, around: &mut Surroundings<'_>) {
+        let HeldExtents { streams, turns } = &mut self.held;
+        *turns += 1;
+        if streams.is_empty() || (self.is_summing && *turns < EXTENTS_WAIT_TURNS) {
+            return;
+        }
+        *turns = 0;
+        for (connection, stream) in std::mem::take(streams) {
+            if let Some(Link::Lending { streams, .. }) = self.links.get_mut(&connection)
+                && let Some(lent) = streams.get_mut(&stream)
+            {
+                lent.send(connection, stream, around.endpoint);
             }
         }
     }

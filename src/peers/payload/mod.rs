@@ -32,7 +32,7 @@ use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, Ro
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
-use orbitkv_wire::identity::{NodeId, ShardIndex};
+use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
 use orbitkv_wire::inventory::{Requester, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
@@ -79,6 +79,14 @@ struct WaitingDial {
 struct PendingDial {
     dial: DialId,
     source: SourceStream,
+}
+
+/// What a source has said of a life of its node.
+pub(super) enum Heard {
+    /// It is over.
+    Exclude { node: NodeId, incarnation: Incarnation },
+    /// It is not what it is taken for.
+    Doubt { node: NodeId, incarnation: Incarnation },
 }
 
 /// One payload connection.
@@ -132,8 +140,14 @@ pub(super) struct Payload {
     unasked: VecDeque<(fetcher::ConnectionId, Asked, Vec<u8>)>,
     /// Streams that may have bytes to read, in turn.
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
+    /// Places that are not told yet.
+    held: lending::HeldExtents,
+    /// What sources have said of lives, for other cores and for control.
+    heard: VecDeque<Heard>,
     /// Checksums under way.
     sums: VecDeque<(ChecksumId, Checksum)>,
+    /// Whether there are more of them than the turn had time for.
+    is_summing: bool,
 }
 
 /// What payload connections say of themselves.
@@ -196,7 +210,10 @@ impl Payload {
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
             readable: VecDeque::new(),
+            held: lending::HeldExtents::default(),
+            heard: VecDeque::new(),
             sums: VecDeque::new(),
+            is_summing: false,
         }
     }
 
@@ -284,6 +301,16 @@ impl Payload {
             self.end(connection, shard, now);
             endpoint.close(connection, super::close_code::NOT_A_MEMBER, now.0);
         }
+    }
+
+    /// What a source has said that others should know.
+    pub fn poll_heard(&mut self) -> Option<Heard> {
+        self.heard.pop_front()
+    }
+
+    /// Another core has heard that this life of a node is over.
+    pub fn on_excluded(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.fetcher.on_excluded(node, incarnation);
     }
 
     /// Who is a member is not known.
@@ -394,13 +421,13 @@ impl Payload {
         }
     }
 
-    /// One slice of everything; true if more is to be done at once.
+    /// One slice of everything; true if more is to be done at once, beside what [`Payload::is_reading`].
     pub fn turn(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
         self.share(around);
         let mut more = self.read(shard, around);
-        more |= self.read_shared();
+        self.read_shared(sharing::STEPS_TIME);
         more |= self.seek(shard, around);
-        more |= self.sum(shard);
+        self.is_summing = self.sum(shard);
         self.drain(shard);
         if let Some(grants) = &mut self.grants {
             grants.step(around.now, shard);
@@ -412,7 +439,7 @@ impl Payload {
         if let Some(sockets) = &mut self.sockets {
             sockets.forget_sources();
         }
-        more || !self.readings.is_empty()
+        more || self.is_summing
     }
 
     /// Reads streams in turn, a bounded part of what has come.

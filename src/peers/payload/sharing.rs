@@ -21,7 +21,10 @@ use super::{Link, Payload, PendingDial, Surroundings};
 const STEP_BYTES: u64 = 64 * 1024;
 
 /// Time of a turn in which steps begin; the last one and the rest of the turn have what is left of the slice.
-const STEPS_TIME: Duration = Duration::from_micros(60);
+pub(super) const STEPS_TIME: Duration = Duration::from_micros(60);
+
+/// The same of a turn that does nothing else.
+const STEPS_TIME_ALONE: Duration = Duration::from_micros(85);
 
 /// A residence that is read where its source has it.
 pub(super) struct Reading {
@@ -79,6 +82,11 @@ impl Payload {
                 }
             }
         }
+    }
+
+    /// A turn that does nothing but copy; true if the rooms were told of an end.
+    pub fn read_on(&mut self) -> bool {
+        self.read_shared(STEPS_TIME_ALONE)
     }
 
     /// Lets readers in that show what a lending connection has, and connects again to sources that broke off.
@@ -159,18 +167,26 @@ impl Payload {
         }
     }
 
-    /// Copies what is told, in steps, for its share of a turn; true if more is left.
-    pub(super) fn read_shared(&mut self) -> bool {
+    /// Whether something is left to be copied out of another node's arena.
+    pub fn is_reading(&self) -> bool {
+        !self.readings.is_empty()
+    }
+
+    /// Copies what is told in steps that begin within `time`; true if the rooms were told of an end.
+    pub(super) fn read_shared(&mut self, time: Duration) -> bool {
         let begun = monotonic_ns();
+        let mut has_ended = false;
         while let Some(mut reading) = self.readings.pop_front() {
             // Before each step, and at its own time: a process may be stopped between any two.
             let now = monotonic_ns();
-            if now.saturating_sub(begun) >= STEPS_TIME.as_nanos() as u64 {
+            if now.saturating_sub(begun) >= time.as_nanos() as u64 {
                 self.readings.push_front(reading);
-                return true;
+                break;
             }
             let Reading { id, operation, index, .. } = reading;
-            match self.step(&mut reading, Moment(now)) {
+            let step = self.step(&mut reading, Moment(now));
+            has_ended |= !matches!(step, Step::Further);
+            match step {
                 Step::Further => self.readings.push_front(reading),
                 Step::Whole(checksum) => {
                     // What took too long is not believed, whatever its checksum.
@@ -183,7 +199,7 @@ impl Payload {
                 Step::Over => self.fetcher.on_unread(id, operation, index),
             }
         }
-        false
+        has_ended
     }
 
     fn step(&mut self, reading: &mut Reading, now: Moment) -> Step {

@@ -12,4 +12,4 @@ mod registrations;
 mod repeats;
 mod restart;
 mod shards;
-mod users;
+pub mod users;

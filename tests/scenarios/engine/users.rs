@@ -6,17 +6,17 @@ use std::os::unix::fs::PermissionsExt;
 use crate::harness::{EngineProcess, Node, NodeOrder, Raw, eventually};
 
 /// A user that is not ours and owns nothing.
-const OTHER_UID: u32 = 65_534;
+pub const OTHER_UID: u32 = 65_534;
 
 /// Lets every user reach the socket, so that only the node's own check is left.
-fn open_directories(node: &Node) {
+pub fn open_directories(node: &Node) {
     for directory in [node.run_dir(), &node.socket_dir()] {
         fs::set_permissions(directory, Permissions::from_mode(0o755)).expect("our own directory");
     }
     fs::set_permissions(node.socket(), Permissions::from_mode(0o666)).expect("our own socket");
 }
 
-fn may_become_others() -> bool {
+pub fn may_become_others() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("only root can act as another user: nothing to show here");

@@ -34,7 +34,7 @@ fn reads_that_fail_are_device_errors_of_their_blocks_and_then_misses() {
     assert_eq!(page.shards[0].ssd.read_errors, 100, "{page:#?}");
     assert_eq!(page.shards[0].residents.ssd, 200, "a residence that cannot be read has ended");
     let (code, names, words) = doctor(&node);
-    assert_eq!((code, names), (Some(4), vec!["ssd-errors".to_owned()]), "{words}");
+    assert_eq!((code, names), (Some(4), vec!["lost-writes".to_owned(), "ssd-errors".to_owned()]), "{words}");
     assert!(words.contains("100 SSD reads and 0 write-backs"), "{words}");
     let again = saver.check_never_wrong(&failed);
     assert!(again.iter().all(|outcome| *outcome == Some(BlockOutcome::Missing)), "{again:?}");

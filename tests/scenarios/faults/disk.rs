@@ -79,12 +79,12 @@ fn must(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn ssd_file(node: &Node) -> PathBuf {
+pub fn ssd_file(node: &Node) -> PathBuf {
     node.data_dir().join("blocks.ssd")
 }
 
 /// Writes something else over a part of a node's SSD file, as a stranger would.
-fn write_over(path: &Path, range: std::ops::Range<u64>) {
+pub fn write_over(path: &Path, range: std::ops::Range<u64>) {
     let file = File::options().write(true).open(path).expect("the SSD file");
     let mut word = 0x1234_5678_9abc_def1u64;
     let mut piece = vec![0; 1 << 20];
@@ -199,7 +199,7 @@ fn a_file_cut_under_us_is_misses_that_are_counted_and_never_wrong_bytes() {
     assert!(lost >= 90 && ready >= 90, "{lost} lost, {ready} ready");
     let page = node.metadata();
     assert_eq!(page.shards[0].ssd.read_errors, lost as u64, "{page:#?}");
-    assert_eq!(doctor(&node).1, ["ssd-errors"]);
+    assert_eq!(doctor(&node).1, ["lost-writes", "ssd-errors"]);
     // A block that was lost is a miss and can be saved again; its write makes the file longer.
     leave_dram(&mut saver, &cut);
     let again = saver.check_never_wrong(&cut);
@@ -233,7 +233,11 @@ fn bytes_written_over_are_misses_that_are_counted_and_their_place_is_quarantined
     assert!(ssd.quarantined_bytes >= 4 * MIB, "{ssd:#?}");
     assert_eq!(ssd.state, SsdState::On, "a small part is no reason to give up the rest");
     let (code, names, words) = doctor(&node);
-    assert_eq!((code, names), (Some(4), vec!["wrong-checksums".to_owned()]), "{words}");
+    assert_eq!(
+        (code, names),
+        (Some(4), vec!["lost-writes".to_owned(), "wrong-checksums".to_owned()]),
+        "{words}"
+    );
     // What is quarantined is not used again: the tier is filled more than once.
     for _ in 0..10 {
         let some = keys(512);
@@ -261,7 +265,8 @@ fn a_file_written_over_as_a_whole_turns_the_tier_off_and_saves_go_on() {
     assert_eq!((ssd.checksum_failures, page.shards[0].residents.ssd), (768, 0), "{ssd:#?}");
     assert!(ssd.quarantined_bytes > 0, "{ssd:#?}");
     let (code, names, words) = doctor(&node);
-    assert_eq!((code, &names[..]), (Some(4), &["ssd-degraded".to_owned(), "wrong-checksums".to_owned()][..]));
+    let expected = ["ssd-degraded", "lost-writes", "wrong-checksums"];
+    assert_eq!((code, names), (Some(4), expected.map(str::to_owned).to_vec()), "{words}");
     assert!(words.contains("too many wrong checksums") && words.contains("--ssd 0"), "{words}");
     // More than DRAM holds: eviction goes on without the tier.
     let after = keys(1_500);

@@ -1,6 +1,7 @@
 //! Bad input and faults: what the node does when its surroundings fail it, and what its operator
 //! sees of that.
 
+mod audit;
 mod device;
 mod disk;
 mod environment;

@@ -37,26 +37,31 @@ pub struct EngineProcess {
 impl EngineProcess {
     pub fn start(node: &Node) -> EngineProcess {
         let program = std::env::current_exe().expect("this program has a path");
-        EngineProcess::spawn(node, Command::new(program))
+        EngineProcess::spawn(&node.socket(), Command::new(program))
     }
 
-    /// As another user. The program is copied to where that user can run it.
+    /// As another user.
     pub fn start_as(node: &Node, uid: u32) -> EngineProcess {
+        EngineProcess::start_as_at(node, uid, &node.socket())
+    }
+
+    /// As another user, who connects to this socket. The program is copied to where that user can run it.
+    pub fn start_as_at(node: &Node, uid: u32, socket: &Path) -> EngineProcess {
         let program = node.run_dir().join("engine-program");
         let own = std::env::current_exe().expect("this program has a path");
         std::fs::copy(own, &program).expect("room for a copy of this program");
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("our own file");
         let mut command = Command::new(&program);
         command.uid(uid).current_dir("/");
-        EngineProcess::spawn(node, command)
+        EngineProcess::spawn(socket, command)
     }
 
-    fn spawn(node: &Node, mut command: Command) -> EngineProcess {
+    fn spawn(socket: &Path, mut command: Command) -> EngineProcess {
         let directory = TempDir::with_prefix("okv-engine-").expect("a directory for a socket");
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("our own");
         let listen = directory.path().join("s");
         command.args(["--exact", ENTRY, "--nocapture"]);
-        command.env(NODE_VARIABLE, node.socket()).env(LISTEN_VARIABLE, &listen);
+        command.env(NODE_VARIABLE, socket).env(LISTEN_VARIABLE, &listen);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let child = command.spawn().expect("this program starts again");
         let process = EngineProcess { child, directory };

@@ -72,6 +72,11 @@ impl ScriptedPeer {
         ScriptedPeer { endpoint, key: key.fingerprint(), port, heard: Vec::new() }
     }
 
+    /// What its key is known by.
+    pub fn key(&self) -> Fingerprint {
+        self.key
+    }
+
     /// Publishes a member record of this name that leads to it; no lease ends it.
     pub fn join(&self, etcd: &Etcd, name: &str) -> Requester {
         self.join_as(etcd, name, self.key)

@@ -15,6 +15,12 @@ use crate::counters::{Counter, Counters};
 use crate::random::Random;
 use crate::truth::{KeyId, StreamName, TrueChange, Truth};
 
+/// Residents that are walked to find one of chance: every seed without a scale has fewer.
+const WALKED_MAX: usize = 4_096;
+
+/// Puts that are looked at for one that has not ended, before the table is walked after all.
+const VICTIM_TRIES: usize = 32;
+
 #[derive(Clone, Copy, Debug)]
 struct Held {
     name: KeyId,
@@ -152,6 +158,15 @@ impl Stock {
             while let Some(oldest) = self.oldest.pop_front() {
                 if self.held.contains_key(&oldest) {
                     return Some(oldest);
+                }
+            }
+        }
+        if self.held.len() > WALKED_MAX {
+            // By its put, and not by its place in the table, which would be walked.
+            for _ in 0..VICTIM_TRIES {
+                let chosen = self.oldest[random.index(self.oldest.len())];
+                if self.held.contains_key(&chosen) {
+                    return Some(chosen);
                 }
             }
         }

@@ -52,6 +52,7 @@ fn a_dialled_node_with_another_key_is_refused() {
     });
     assert_eq!(near.loss(dialled), Some(Loss::WrongKey));
     assert_eq!((near.counters().wrong_keys, near.counters().handshakes), (1, 0));
+    assert_eq!((near.endpoint.poll_mismatch(), near.endpoint.poll_mismatch()), (Some(expected), None));
     assert_eq!((far.heard.len(), far.counters().handshakes_failed), (0, 1));
 }
 
@@ -69,6 +70,7 @@ fn a_dialler_with_another_key_than_its_address_publishes_is_refused() {
     });
     assert_eq!(near.loss(dialled), Some(Loss::KeyRefused));
     assert_eq!((far.heard.len(), far.counters().wrong_keys, far.counters().handshakes), (0, 1, 0));
+    assert_eq!(far.endpoint.poll_mismatch(), Some(stolen.fingerprint));
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn a_successor_excludes_the_older_life_and_admits_nobody() {
     rig.say(number, FromSource::Refused(successor));
     assert_eq!(rig.ending(number), "forget");
     assert_eq!(rig.excluded, [(node("a"), Incarnation([1; 16]))]);
-    assert_eq!((rig.refreshes, rig.closed.as_slice()), (1, &[CloseCause::MemberGone][..]));
+    assert_eq!((rig.refreshes.len(), rig.closed.as_slice()), (1, &[CloseCause::MemberGone][..]));
     assert_eq!(rig.outcome(), Err(BlockOutcome::Missing), "the second had no other");
     rig.ended.clear();
     goes_on(&mut rig);
@@ -144,19 +144,23 @@ fn a_successor_excludes_the_older_life_and_admits_nobody() {
 }
 
 #[test]
-fn one_refresh_serves_all_who_wish_it() {
+fn a_life_is_doubted_once_whoever_contradicts_it() {
     let mut rig = Rig::new();
     for copy in 1..=3 {
         rig.begin(copy, &[at("a")]);
         rig.connect();
         rig.say(rig.operation("a"), FromSource::Refused(Refusal::Misdirected));
     }
-    assert_eq!((rig.refreshes, rig.room.figures().misdirected), (1, 3));
-    rig.pass(1_000);
-    rig.begin(4, &[at("a")]);
-    rig.connect();
-    rig.say(rig.operation("a"), FromSource::Refused(Refusal::Misdirected));
-    assert_eq!(rig.refreshes, 2);
+    let of = |name| (node(name), Incarnation([1; 16]));
+    assert_eq!((rig.refreshes.as_slice(), rig.room.figures().misdirected), (&[of("a")][..], 3));
+    // However much later; and another one of its own.
+    rig.pass(10_000);
+    for (copy, name) in [(4, "a"), (5, "b")] {
+        rig.begin(copy, &[at(name)]);
+        rig.connect();
+        rig.say(rig.operation(name), FromSource::Refused(Refusal::Misdirected));
+    }
+    assert_eq!(rig.refreshes, [of("a"), of("b")]);
 }
 
 #[test]
@@ -166,7 +170,7 @@ fn an_earlier_life_or_one_of_our_epoch_excludes_nobody() {
         let other = Refusal::StaleEpoch { epoch, incarnation: Incarnation([99; 16]) };
         rig.say(number, FromSource::Refused(other));
         assert!(rig.excluded.is_empty() && rig.closed.is_empty());
-        assert_eq!((rig.refreshes, rig.room.figures().epoch_conflicts), (1, conflicts));
+        assert_eq!((rig.refreshes.len(), rig.room.figures().epoch_conflicts), (1, conflicts));
         goes_on(&mut rig);
     }
 }

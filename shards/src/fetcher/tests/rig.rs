@@ -79,7 +79,7 @@ pub struct Rig {
     /// How operations ended, in words.
     pub endings: Vec<(u64, &'static str)>,
     pub excluded: Vec<(NodeId, Incarnation)>,
-    pub refreshes: usize,
+    pub refreshes: Vec<(NodeId, Incarnation)>,
     /// What became of candidates, in order.
     pub trials: Vec<(u32, NodeId, u64, TrialOutcome)>,
     /// What the driver is to read, and which operations it has said to read no more.
@@ -108,7 +108,7 @@ impl Rig {
             closed: Vec::new(),
             endings: Vec::new(),
             excluded: Vec::new(),
-            refreshes: 0,
+            refreshes: Vec::new(),
             trials: Vec::new(),
             reads: Vec::new(),
             released: Vec::new(),
@@ -188,7 +188,7 @@ impl Rig {
                 }
                 FetcherEffect::Failed { copy, outcome } => self.finish(copy, Err(outcome)),
                 FetcherEffect::Exclude { node, incarnation } => self.excluded.push((node, incarnation)),
-                FetcherEffect::Refresh => self.refreshes += 1,
+                FetcherEffect::Refresh { node, incarnation } => self.refreshes.push((node, incarnation)),
                 FetcherEffect::Tried { copy, candidate, ahead_bytes, since, outcome, .. } => {
                     assert!(
                         self.begun.contains_key(&copy) && since <= self.now,

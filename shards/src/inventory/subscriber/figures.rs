@@ -124,6 +124,8 @@ pub struct OwnerDetail {
     pub source_head: Sequence,
     /// When the view was fresh.
     pub fresh_at: Option<Moment>,
+    /// Since when its view is missing or beyond repair.
+    pub lacking_since: Option<Moment>,
     /// Whether there was no room for what the source has.
     pub misfit: bool,
     /// How busy the source said it is.

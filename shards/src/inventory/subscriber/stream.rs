@@ -181,6 +181,7 @@ impl Stream {
             rows: self.view.map_or(0, |view| partition.view_rows(view.id)),
             source_head: self.source_head,
             fresh_at: self.freshness.fresh_at(),
+            lacking_since: self.lacking_since,
             misfit: self.misfit.is_some(),
             summary: self.summary,
         }

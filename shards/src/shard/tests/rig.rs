@@ -103,6 +103,7 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         blocks_max: 4_096,
         read_failures_in_a_row_max: 16,
         life_slice_entries: 2,
+        audit_interval: None,
     }
 }
 

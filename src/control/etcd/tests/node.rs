@@ -118,7 +118,8 @@ impl Node {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             let (withdraw, withdrawn) = oneshot::channel::<()>();
-            let membership = run(registrar, lives, seen, async {
+            let (_, doubted) = tokio::sync::mpsc::unbounded_channel();
+            let membership = run(registrar, lives, doubted, seen, async {
                 let _ = withdrawn.await;
             });
             runtime.block_on(async {

@@ -1,0 +1,57 @@
+//! What `orbitkv doctor` says of a node as a member: who is missing, who is refused, and what etcd has to do with it.
+
+use orbitkv_native::quic::NodeKey;
+
+use crate::faults::doctor;
+use crate::harness::etcd::free_port;
+use crate::harness::{Etcd, Node, ScriptedPeer, eventually};
+use crate::peers::{knows_all, order, pair};
+
+/// Waits until `doctor` has this finding, and gives the words of all.
+fn await_finding(node: &Node, finding: &str) -> String {
+    eventually(&format!("doctor finds {finding}"), || {
+        let is_there = || doctor(node).1.iter().any(|name| name == finding);
+        // The words were said before the names.
+        is_there().then(|| doctor(node).2)
+    })
+}
+
+#[test]
+fn a_member_that_never_answers_is_named_with_how_long_it_is_missing() {
+    let etcd = Etcd::start();
+    let (first, second) = pair(&etcd, |order| order);
+    for node in [&first, &second] {
+        assert_eq!(doctor(node).1, Vec::<String>::new(), "{}", doctor(node).2);
+    }
+    ScriptedPeer::with(&NodeKey::ephemeral()).join(&etcd, "silent");
+    let words = await_finding(&first, "sessions-missing");
+    assert!(words.contains("no inventory session: silent shard 0 ("), "{words}");
+    assert!(
+        words.contains(" s)\n  why     blocks saved there since") && words.contains("  remedy  see that UDP"),
+        "{words}"
+    );
+    assert_eq!(doctor(&first).0, Some(4));
+    etcd.ctl(&["del", "/orbitkv/v2/test/members/silent"]);
+    knows_all(&first, 2);
+    assert_eq!(doctor(&first).1, Vec::<String>::new(), "{}", doctor(&first).2);
+}
+
+#[test]
+fn a_name_that_is_held_and_an_etcd_that_is_gone_are_told_apart() {
+    let etcd = Etcd::start();
+    let first = order("a", free_port(), &etcd).start();
+    knows_all(&first, 1);
+    let other = order("a", free_port(), &etcd).start();
+    let words = await_finding(&other, "not-registered");
+    assert!(words.contains("this node may not be a member: a is alive at "), "{words}");
+    assert_eq!(doctor(&first).1, Vec::<String>::new(), "{}", doctor(&first).2);
+    etcd.pause(0);
+    let words = await_finding(&first, "lease-expired");
+    assert!(words.contains("1 lives of this node ended"), "{words}");
+    await_finding(&first, "etcd-unreachable");
+    first.assert_serves();
+    etcd.resume(0);
+    knows_all(&first, 1);
+    let (_, names, words) = doctor(&first);
+    assert!(!names.iter().any(|name| name == "etcd-unreachable"), "{words}");
+}
