@@ -120,7 +120,7 @@ impl PlanningReport {
             ("exhausted", self.exhausted),
             ("not_better", self.not_better),
             ("kept", self.kept),
-            ("changed", self.changed),
+            ("better", self.changed),
         ]
     }
 }
