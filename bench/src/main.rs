@@ -9,6 +9,7 @@ mod peer;
 mod processes;
 mod profile;
 mod report;
+mod routing;
 mod statistics;
 
 use std::error::Error;
@@ -37,6 +38,9 @@ enum Measurement {
     Local(local::LocalArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
+    /// How soon a request is ready whose blocks two peers have, one of which is held back: routes as planned against the
+    /// fixed order.
+    Routing(routing::RoutingArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
     #[command(hide = true)]
     QuinnBulk(peer::BulkArgs),
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
+        Measurement::Routing(args) => return routing::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {

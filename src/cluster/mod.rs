@@ -192,6 +192,18 @@ impl Cluster {
     /// # Errors
     /// [`ClusterFailure`], with a process's own words; nothing is left behind.
     pub fn start(order: &ClusterOrder, signals: &StopSignals) -> Result<Cluster, ClusterFailure> {
+        Cluster::start_with(order, &[], signals)
+    }
+
+    /// The same, with arguments of `orbitkv node` that every node gets beside its order's.
+    ///
+    /// # Errors
+    /// As of [`Cluster::start`].
+    pub fn start_with(
+        order: &ClusterOrder,
+        arguments: &[&str],
+        signals: &StopSignals,
+    ) -> Result<Cluster, ClusterFailure> {
         let run = OwnDirectory::below(&std::env::temp_dir())?;
         let wants_data = order.nodes.iter().any(|node| node.ssd.0 > 0);
         let data = wants_data.then(|| OwnDirectory::below(&order.data_parent)).transpose()?;
@@ -215,7 +227,7 @@ impl Cluster {
                     Some(Seat { etcd, cluster: &order.name, port })
                 }
             };
-            let process = NodeProcess::spawn(order, node, seat, &cluster._run, cluster._data.as_ref())?;
+            let process = NodeProcess::spawn(order, node, arguments, seat, &cluster._run, cluster._data.as_ref())?;
             cluster.nodes.push(process);
         }
         for node in &mut cluster.nodes {

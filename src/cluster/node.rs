@@ -71,6 +71,7 @@ impl NodeProcess {
     pub(super) fn spawn(
         whole: &ClusterOrder,
         order: &NodeOrder,
+        arguments: &[&str],
         seat: Option<Seat<'_>>,
         run: &OwnDirectory,
         data: Option<&OwnDirectory>,
@@ -108,6 +109,7 @@ impl NodeProcess {
             command.args(["--receive-budget", &member.receive.to_string()]);
             command.args(["--transports", if member.shares_memory { "shm,quic" } else { "quic" }]);
         }
+        command.args(arguments);
         let foreign = std::env::vars_os().map(|(name, _)| name);
         foreign
             .filter(|name| name.to_string_lossy().starts_with("ORBITKV_") && name != LOG_VARIABLE)
