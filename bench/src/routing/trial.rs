@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::client::{
-    Client, ClientSettings, CommitOutcome, Media, Namespace, PrefixList, SaveKey, ViewPopulate,
+    Client, ClientSettings, CommitOutcome, Medium, Namespace, PrefixList, SaveKey, ViewPopulate,
 };
 use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
 use orbitkv::control::metadata::MetadataPage;
@@ -180,7 +180,7 @@ impl Nodes {
         for Engine { client, namespace } in &mut self.engines[..READER] {
             for run in &trace.runs {
                 let keys: Vec<_> = run.blocks.clone().map(|block| (trace.hash(block), GROUP)).collect();
-                client.evict(*namespace, &keys, Media::DRAM, WAIT)?;
+                client.evict(*namespace, &keys, Medium::Dram.into(), WAIT)?;
             }
         }
         self.await_installed()
