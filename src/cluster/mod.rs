@@ -227,7 +227,8 @@ impl Cluster {
                     Some(Seat { etcd, cluster: &order.name, port })
                 }
             };
-            let process = NodeProcess::spawn(order, node, arguments, seat, &cluster._run, cluster._data.as_ref())?;
+            let process =
+                NodeProcess::spawn(order, node, arguments, seat, &cluster._run, cluster._data.as_ref())?;
             cluster.nodes.push(process);
         }
         for node in &mut cluster.nodes {

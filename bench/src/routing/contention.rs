@@ -32,11 +32,7 @@ impl Contention {
     ///
     /// # Errors
     /// If there are no control groups for this, or none may be made.
-    pub fn slow_disk(
-        process: u32,
-        directory: &Path,
-        bytes_per_second: u64,
-    ) -> Result<Contention, Failure> {
+    pub fn slow_disk(process: u32, directory: &Path, bytes_per_second: u64) -> Result<Contention, Failure> {
         let mounts = fs::read_to_string("/proc/mounts")?;
         let root = blkio_root(&mounts).ok_or(
             "no control group (v1, `blkio`) is mounted, which limits what a process reads: mount one, as root",
@@ -109,7 +105,8 @@ fn tc(arguments: &str) -> Result<(), Failure> {
 fn blkio_root(mounts: &str) -> Option<&str> {
     mounts.lines().find_map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
-        let is_it = words.len() > 3 && words[2] == "cgroup" && words[3].split(',').any(|word| word == "blkio");
+        let is_it =
+            words.len() > 3 && words[2] == "cgroup" && words[3].split(',').any(|word| word == "blkio");
         is_it.then(|| words[1])
     })
 }

@@ -28,7 +28,10 @@ impl Interval {
     /// If there are none, or more than can be looked at.
     pub fn of(ratios: &[f64]) -> Interval {
         let count = ratios.len();
-        assert!((1..=EXACT_MAX).contains(&count), "{count} runs, and at most {EXACT_MAX} can be resampled exactly");
+        assert!(
+            (1..=EXACT_MAX).contains(&count),
+            "{count} runs, and at most {EXACT_MAX} can be resampled exactly"
+        );
         let resamples = count.pow(count as u32);
         let mean = |number: usize| {
             let draw = |at: usize| ratios[number / count.pow(at as u32) % count];

@@ -295,9 +295,8 @@ fn row(table: &mut Table, case: Case, policy: Policy, pairs: &[Pair]) {
 
 /// The gate of a case.
 fn gate(plan: &Plan, case: Case, seed: u64, pairs: &[Pair]) -> Gate {
-    let ratios = [0.95, 0.99].map(|quantile| -> Vec<f64> {
-        pairs.iter().map(|pair| pair.ratio(quantile)).collect()
-    });
+    let ratios =
+        [0.95, 0.99].map(|quantile| -> Vec<f64> { pairs.iter().map(|pair| pair.ratio(quantile)).collect() });
     let [p95, p99] = ratios.each_ref().map(|ratios| geometric_mean(ratios));
     let fixed_us: Vec<f64> = pairs.iter().map(|pair| microseconds(&pair.fixed, 0.95)).collect();
     let gate = Gate::new(case.gate(), plan.profile, seed)
@@ -347,7 +346,11 @@ mod tests {
     use super::*;
 
     fn trial(micros: impl Iterator<Item = u64>, contended_share: f64) -> Trial {
-        Trial { ready: micros.map(Duration::from_micros).collect(), contended_share, planning: Default::default() }
+        Trial {
+            ready: micros.map(Duration::from_micros).collect(),
+            contended_share,
+            planning: Default::default(),
+        }
     }
 
     fn pairs(executed_percent: u64, share: f64) -> Vec<Pair> {
