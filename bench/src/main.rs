@@ -2,8 +2,10 @@
 
 mod eviction;
 mod index;
+mod isolation;
 mod local;
 mod machine;
+mod page;
 mod payload;
 mod peer;
 mod processes;
@@ -34,6 +36,8 @@ enum Measurement {
     Eviction(eviction::EvictionArgs),
     /// The index of other nodes' blocks against a bare hash map and the indexers of others, on the same rows.
     Index(index::IndexArgs),
+    /// Whether what other nodes tell a node slows down that node's engines: pairs of quiet runs and runs under pressure.
+    Isolation(isolation::IsolationArgs),
     /// One node against the physics of this machine: memcpy, fio, a bare ring loop, an empty round trip.
     Local(local::LocalArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
@@ -41,6 +45,8 @@ enum Measurement {
     /// How soon a request is ready whose blocks two peers have, one of which is held back: routes as planned against the
     /// fixed order.
     Routing(routing::RoutingArgs),
+    /// One page a person can read, with its drawings, from the results in a directory.
+    Report(page::ReportArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
     #[command(hide = true)]
     QuinnBulk(peer::BulkArgs),
@@ -50,9 +56,11 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
         Measurement::Eviction(args) => eviction::run(args),
         Measurement::Index(args) => return index::run(&args),
+        Measurement::Isolation(args) => return isolation::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Routing(args) => return routing::run(&args),
+        Measurement::Report(args) => return page::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {

@@ -3,7 +3,7 @@
 use orbitkv::cli::table::Table;
 use serde_json::{Value, json};
 
-use crate::profile::Profile;
+use crate::profile::Label;
 
 /// Which way a figure is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ enum Sense {
 /// One gate and what was measured for it.
 pub struct Gate {
     name: &'static str,
-    profile: Profile,
+    profile: Label,
     seed: u64,
     sense: Sense,
     target: f64,
@@ -27,10 +27,10 @@ pub struct Gate {
 
 impl Gate {
     /// A gate that nothing is known of yet, which is invalid.
-    pub fn new(name: &'static str, profile: Profile, seed: u64) -> Gate {
+    pub fn new(name: &'static str, profile: impl Into<Label>, seed: u64) -> Gate {
         Gate {
             name,
-            profile,
+            profile: profile.into(),
             seed,
             sense: Sense::AtLeast,
             target: 0.0,
@@ -94,7 +94,7 @@ impl Gate {
     fn json(&self, machine: &str) -> Value {
         json!({
             "gate": self.name,
-            "profile": self.profile.name(),
+            "profile": self.profile.name,
             "valid": self.why_invalid.is_none(),
             "why_invalid": self.why_invalid,
             "value": self.value,
@@ -115,7 +115,7 @@ pub struct Report {
     /// Name of the benchmark.
     pub name: &'static str,
     /// Whose sizes were measured.
-    pub profile: Profile,
+    pub profile: Label,
     /// Seed of payloads and keys.
     pub seed: u64,
     /// On what.
@@ -147,7 +147,7 @@ impl Report {
             .collect();
         json!({
             "gate": self.name,
-            "profile": self.profile.name(),
+            "profile": self.profile.name,
             "valid": invalid.is_empty(),
             "why_invalid": (!invalid.is_empty()).then(|| invalid.join("; ")),
             "value": self.met(),
@@ -199,8 +199,8 @@ impl Report {
         }));
         let (met, all) = (self.met(), self.gates.len());
         lines.push(match self.profile {
-            Profile::Full => format!("{met} of {all} gates met"),
-            Profile::Ci => format!("{met} of {all} gates met; the ci profile qualifies nothing"),
+            Label { qualifies: true, .. } => format!("{met} of {all} gates met"),
+            Label { name, .. } => format!("{met} of {all} gates met; the {name} profile qualifies nothing"),
         });
         lines.join("\n")
     }
@@ -209,6 +209,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Profile;
 
     fn gate() -> Gate {
         Gate::new("g", Profile::Full, 3).against("other", Some(2.0))
@@ -230,7 +231,7 @@ mod tests {
         let gates = vec![gate().at_least(1.0).value(2.0), gate().at_least(1.0).invalid("no fio")];
         let report = Report {
             name: "local",
-            profile: Profile::Full,
+            profile: Profile::Full.into(),
             seed: 3,
             machine: "m".into(),
             figures: String::new(),

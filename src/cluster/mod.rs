@@ -255,6 +255,12 @@ impl Cluster {
         self.etcd.as_ref().map(EtcdProcess::url)
     }
 
+    /// Number of the process of the etcd that was started.
+    #[must_use]
+    pub fn etcd_process_id(&self) -> Option<u32> {
+        self.etcd.as_ref().map(|etcd| etcd.process.id())
+    }
+
     /// Asks one node to end, as an operator does, and waits until it has; its status, unless the system keeps that.
     ///
     /// # Panics
