@@ -205,7 +205,7 @@ fn measure(args: &RoutingArgs) -> Result<Report, Failure> {
     }
     Ok(Report {
         name: "routing",
-        profile: args.profile,
+        profile: args.profile.into(),
         seed: args.seed,
         machine,
         figures: table.to_string(),
