@@ -15,6 +15,7 @@ mod peer;
 mod processes;
 mod profile;
 mod report;
+mod routing;
 mod statistics;
 mod streams;
 mod visibility;
@@ -55,6 +56,9 @@ enum Measurement {
     Local(local::LocalArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
+    /// How soon a request is ready whose blocks two peers have, one of which is held back: routes as planned against the
+    /// fixed order.
+    Routing(routing::RoutingArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
     /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Measurement::Isolation(args) => return isolation::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
+        Measurement::Routing(args) => return routing::run(&args),
         Measurement::Report(args) => return page::run(&args),
         Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),

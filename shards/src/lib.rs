@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod members;
 pub mod membership;
 pub mod namespaces;
+pub mod planner;
 pub mod reservations;
 pub mod residents;
 pub mod resilience;

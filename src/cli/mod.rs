@@ -13,6 +13,7 @@ pub mod namespaces;
 pub mod node;
 pub mod owners;
 pub mod replay;
+pub mod routes;
 pub mod status;
 pub mod sync;
 pub mod table;
@@ -56,6 +57,8 @@ pub enum Command {
     Sync(sync::SyncArgs),
     /// List what a node has installed of other nodes' inventories
     Owners(owners::OwnersArgs),
+    /// List from whom the latest blocks were fetched, why from there, and what came of it
+    Routes(routes::RoutesArgs),
     /// Wait until a node has installed another node's inventory up to a fence
     Await(await_fence::AwaitArgs),
     /// List registered namespaces with the model each stands for
@@ -92,6 +95,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Owners(args) => owners::run(&args),
+        Command::Routes(args) => routes::run(&args),
         Command::Await(args) => await_fence::run(&args),
         Command::Namespaces(args) => namespaces::run(&args),
         Command::Doctor(args) => doctor::run(&args),

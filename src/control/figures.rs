@@ -8,6 +8,7 @@ use super::report::{
     PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault, SsdReport,
     SsdState, TurnReport,
 };
+use super::routes;
 use crate::core::report::CoreReport;
 use crate::peers;
 
@@ -163,6 +164,8 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         protocol_errors: publisher.protocol_errors,
         lending: lending(&report.payload),
         fetching: fetching(&report.payload),
+        planning: routes::planning(&report.payload.planner),
+        routes: report.payload.traces.iter().map(routes::row).collect(),
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,

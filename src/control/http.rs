@@ -34,7 +34,7 @@ use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
-use super::visibility;
+use super::{routes, visibility};
 use crate::peers::SamplesAnswer;
 use crate::settings::Token;
 
@@ -186,7 +186,7 @@ pub(super) async fn soon<T>(answer: impl Future<Output = Result<T, PortError>>) 
 }
 
 impl<P: NodePort> Api<P> {
-    async fn page(&self) -> Result<MetadataPage, Failure> {
+    pub(super) async fn page(&self) -> Result<MetadataPage, Failure> {
         let revision = |sight: &Option<Sight>| sight.as_ref().map(|sight| sight.roster.map().revision);
         let mut failure = NEW_INCARNATION;
         for _ in 0..MERGE_TRIES {
@@ -320,6 +320,7 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/cache/metadata", get(metadata::<P>))
         .route("/cache/metadata/owners", get(owners::<P>))
         .route("/cache/metadata/await", post(barriers::await_fence::<P>))
+        .route("/cache/routes", get(routes::routes::<P>))
         .route("/cache/namespaces", get(namespaces::<P>))
         .route("/cache/visibility", get(visibility::page::<P>))
         .route("/cache/sync", post(barriers::sync::<P>))

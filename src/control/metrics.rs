@@ -286,6 +286,34 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_payload_shm_bytes", "Payload bytes between nodes that came over shared memory", |r| {
         of_peers(r, |p| by("kind", [("lent", p.lending.lent_shm_bytes), ("fetched", p.fetching.shm_bytes)]))
     }),
+    counter("orbitkv_plans", "Batches of blocks from peers, by why they have the plan they have", |r| {
+        of_peers(r, |p| by("reason", p.planning.by_reason()))
+    }),
+    counter("orbitkv_plans_differing", "Batches planned otherwise than in the fixed order", |r| {
+        of_peers(r, |p| by("kind", [("planned", p.planning.differing), ("followed", p.planning.followed)]))
+    }),
+    counter(
+        "orbitkv_plan_us",
+        "What plans were worth, and what it cost not to follow them, microseconds",
+        |r| {
+            of_peers(r, |p| {
+                let (gain, regret) = (p.planning.predicted_gain_us, p.planning.regret_us);
+                by("kind", [("predicted_gain", gain), ("regret", regret)])
+            })
+        },
+    ),
+    counter(
+        "orbitkv_plan_predictions",
+        "Batches whose time had been predicted; within margin is a part",
+        |r| {
+            of_peers(r, |p| {
+                by("kind", [("judged", p.planning.judged), ("within_margin", p.planning.within_margin)])
+            })
+        },
+    ),
+    counter("orbitkv_route_outcomes", "Blocks asked of a peer; failures are a part", |r| {
+        of_peers(r, |p| by("kind", [("all", p.planning.outcomes), ("failures", p.planning.failures)]))
+    }),
     level("orbitkv_readers", "Nodes of this host that read in the arena", |r| {
         of_peers(r, |p| one(p.lending.readers))
     }),

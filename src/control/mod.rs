@@ -15,6 +15,7 @@ mod metrics;
 pub mod owners;
 pub mod port;
 pub mod report;
+pub mod routes;
 pub mod run;
 pub mod signals;
 pub mod visibility;

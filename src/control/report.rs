@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use orbitkv_shards::coverage::CoreCoverage;
 use serde::{Deserialize, Serialize};
 
+use super::routes::{PlanningReport, RouteRow};
+
 /// Levels and counters of one shard at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -329,6 +331,11 @@ pub struct PeersReport {
     pub lending: LendingReport,
     /// What it fetches from them.
     pub fetching: FetchingReport,
+    /// How it is chosen who is asked.
+    pub planning: PlanningReport,
+    /// The latest batches of that; a page of their own.
+    #[serde(skip)]
+    pub routes: Vec<RouteRow>,
     /// QUIC connections, closing ones included.
     pub connections: u64,
     /// Datagrams received, counter.

@@ -139,6 +139,7 @@ impl Peers {
                 sockets,
                 settings.slice_bytes,
                 settings.endpoint.payload.receive_pool_bytes,
+                settings.routing,
             ),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),

@@ -6,6 +6,7 @@ use orbitkv_shards::inventory::publisher::{BoundsRefused, NodeBounds, PublisherS
 use orbitkv_shards::inventory::subscriber::SubscriberSettings;
 use orbitkv_shards::journal::JournalSettings;
 use orbitkv_shards::members::Local;
+use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
 use crate::settings::{ClusterSettings, NodeSettings};
@@ -52,6 +53,8 @@ pub struct PeersSettings {
     pub index: IndexSettings,
     /// A shard's slice of the arena in bytes.
     pub slice_bytes: u64,
+    /// How it is chosen who is asked for a block.
+    pub routing: Mode,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
     /// Samples of each kind a core has room for, for whoever measures visibility; 0 for none.
@@ -112,6 +115,7 @@ impl PeersSettings {
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
             visibility_samples: cluster.visibility_samples,
+            routing: cluster.routing,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
         })
     }

@@ -62,9 +62,9 @@ pub enum SsdBackend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RoutePolicy {
-    /// The fixed order of places
+    /// The fixed order: DRAM before SSD, as the index lists them
     Fixed,
-    /// Price the routes, act on the fixed order
+    /// Price the routes, count what they would have been worth, act on the fixed order
     Shadow,
     /// Act on the prices
     Executed,
@@ -239,7 +239,7 @@ pub struct NodeArgs {
     #[arg(long, value_name = "LIST", env = "ORBITKV_TRANSPORTS", help_heading = "Peers")]
     pub transports: Option<String>,
 
-    /// How a recovery route is chosen; this version has fixed alone  [default: fixed]
+    /// How it is chosen which node is asked for a block  [default: shadow]
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
     pub route_policy: Option<RoutePolicy>,
 
@@ -316,6 +316,7 @@ impl NodeArgs {
             ("--coalesce", self.coalesce.map(|span| span.to_string())),
             ("--transports", self.transports.clone()),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
+            ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];
         given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))
     }
@@ -323,10 +324,6 @@ impl NodeArgs {
     /// The first setting that needs peers or another part that this version has not, if any was given.
     #[must_use]
     pub fn beyond_this_version(&self) -> Option<&'static str> {
-        let given = [
-            ("route-policy", self.route_policy.is_some_and(|policy| policy != RoutePolicy::Fixed)),
-            ("ssd-backend", self.ssd_backend == Some(SsdBackend::Glommio)),
-        ];
-        given.into_iter().find_map(|(name, given)| given.then_some(name))
+        (self.ssd_backend == Some(SsdBackend::Glommio)).then_some("ssd-backend")
     }
 }

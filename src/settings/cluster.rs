@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
+use orbitkv_shards::planner::Mode;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
 
 use super::etcd::{EtcdFiles, EtcdSettings};
 use super::refusal::refused;
-use super::{NodeArgs, SettingsError, check_share};
+use super::{NodeArgs, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
 use crate::quantity::{ByteSize, MIB, Span};
 
@@ -50,6 +51,8 @@ pub struct ClusterSettings {
     pub shares_memory: bool,
     /// Samples of publications and of installs that each core keeps, for whoever measures; 0 for none.
     pub visibility_samples: u32,
+    /// How it is chosen which node is asked for a block.
+    pub routing: Mode,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -111,6 +114,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
         visibility_samples: visibility_samples(args)?,
+        routing: routing(args),
     }))
 }
 
@@ -189,6 +193,15 @@ fn shares_memory(args: &NodeArgs) -> Result<bool, SettingsError> {
             let bound = "must be shm,quic or quic; others are not in this version";
             Err(refused("--transports", text, bound, "use --transports shm,quic"))
         }
+    }
+}
+
+fn routing(args: &NodeArgs) -> Mode {
+    match args.route_policy {
+        Some(RoutePolicy::Fixed) => Mode::Fixed,
+        Some(RoutePolicy::Shadow) => Mode::Shadow,
+        Some(RoutePolicy::Executed) => Mode::Executed,
+        None => Mode::default(),
     }
 }
 

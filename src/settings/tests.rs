@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser};
+use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
 use super::*;
@@ -196,13 +197,21 @@ fn refusals_name_setting_value_bound_and_remedy() {
 
 #[test]
 fn what_this_version_has_not_is_refused_not_ignored() {
-    let table: [&[&str]; 2] = [&["--route-policy", "shadow"], &["--ssd-backend", "glommio"]];
-    for flags in table {
-        let name = flags[0].split('=').next().expect("a flag");
-        let text = refusal(flags, 2);
-        assert!(text.starts_with(name) && text.contains("not in this version"), "{text}");
-    }
+    let text = refusal(&["--ssd-backend", "glommio"], 2);
+    assert!(text.starts_with("--ssd-backend") && text.contains("not in this version"), "{text}");
     assert!(resolve(&["--ssd-backend", "ring"], 2).is_ok());
+}
+
+#[test]
+fn routes_are_chosen_in_shadow_unless_told_otherwise() {
+    let with = |policy: &[&str]| resolve(&[&CLUSTER[..], policy].concat(), 2);
+    let routing = |policy: &[&str]| with(policy).expect("legal").cluster.expect("a member").routing;
+    assert_eq!(routing(&[]), Mode::Shadow);
+    for (text, mode) in [("fixed", Mode::Fixed), ("shadow", Mode::Shadow), ("executed", Mode::Executed)] {
+        assert_eq!(routing(&["--route-policy", text]), mode);
+    }
+    let alone = refusal(&["--route-policy", "executed"], 2);
+    assert!(alone.contains("--route-policy executed") && alone.contains("standalone"), "{alone}");
 }
 
 #[test]

@@ -17,5 +17,6 @@ mod mixed;
 mod network;
 mod peers;
 mod replays;
+mod routing;
 mod sharing;
 mod visibility;

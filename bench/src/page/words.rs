@@ -79,6 +79,13 @@ const GATES: &[(&str, &str, &str)] = &[
     ("rest_memory", "Most memory a node took, as a share of what it said it would", ""),
     ("peer_quic", "Rate of reading from another node over the network protocol, times a stock library", "×"),
     ("peer_shm", "Rate of reading from another node of the host, times plain copying", "×"),
+    ("routing_slow_ssd", "Planned routes while one peer's SSD is slow: what of p95 or p99 is saved", ""),
+    ("routing_egress", "Planned routes while one peer can send little: what of p95 or p99 is saved", ""),
+    (
+        "routing_uncontended",
+        "Planned routes while no peer is held back: p95 or p99, times the fixed order",
+        "×",
+    ),
     ("restart", "Time until a node has ended that was asked to", "s"),
     ("index_bytes_a_row", "Memory that the index of other nodes' blocks takes for each of them", "bytes"),
     (

@@ -10,6 +10,7 @@ use super::Fetcher;
 use super::effect::{ConnectionId, FetcherEffect, StreamEnd, Violation};
 use super::operation::{Ending, Stage};
 use super::order::{Route, Setback};
+use crate::planner::TrialOutcome;
 use crate::time::Moment;
 
 impl Fetcher {
@@ -120,6 +121,7 @@ impl Fetcher {
     /// The next route; the busy one is the last, if there is time for it.
     fn on_busy(&mut self, number: u64, index: usize, not_before: Moment) {
         let Some(copy) = self.detach(number, index) else { return };
+        self.report_trial(copy, TrialOutcome::Busy);
         let fetch = self.fetches.get_mut(&copy).expect("a part is of a fetch");
         let candidate = fetch.current.expect("what was asked was a route");
         fetch.fail(Setback::Busy);

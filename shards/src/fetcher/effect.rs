@@ -8,7 +8,10 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Authorize, FrameError, Kind, OperationId};
 use thiserror::Error;
 
+use super::order::Candidate;
+use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::time::Moment;
 
 /// Number of a payload connection that this core dialed; unique in the life of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,6 +112,22 @@ pub enum FetcherEffect {
         copy: CopyId,
         /// Why.
         outcome: BlockOutcome,
+    },
+    /// A candidate was asked for the block, or the block waited to be asked for there, and that has ended: whoever
+    /// compares sources may want to know it. Comes before what ends the fetch, if that follows.
+    Tried {
+        /// The fetch.
+        copy: CopyId,
+        /// Who was tried.
+        candidate: Candidate,
+        /// Bytes that were to come from there before it.
+        ahead_bytes: u64,
+        /// When it joined the queue there.
+        since: Moment,
+        /// Whether the source was connected then.
+        is_warm: bool,
+        /// What became of it.
+        outcome: TrialOutcome,
     },
     /// A source told that this life of a node is over: nothing of it may be used from now on. That alone
     /// admits no successor.

@@ -76,6 +76,11 @@ impl Line {
         self.queue.is_empty() && self.operations.is_empty()
     }
 
+    /// Bytes that are asked for, or wait to be.
+    pub fn ahead_bytes(&self) -> u64 {
+        self.bytes + self.queued_bytes
+    }
+
     /// Until when it is left alone.
     pub fn rests_until(&self, now: Moment) -> Option<Moment> {
         match self.reach {
@@ -293,6 +298,7 @@ impl Fetcher {
 
     /// A fetch whose route has failed before it was asked for.
     fn reroute(&mut self, turn: Turn, setback: Setback) {
+        self.report_trial(turn.2, setback.into());
         self.fetches.get_mut(&turn.2).expect("a queued fetch").fail(setback);
         self.unplace(turn.2);
     }

@@ -42,12 +42,13 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::Transport;
 
 use crate::members::{Local, MemberMap};
+use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
 use crate::time::Moment;
 
 use lines::{Line, LineId};
 use operation::Operation;
-use order::{Fetch, Place, Turn};
+use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
@@ -232,7 +233,10 @@ impl Fetcher {
             }
             let (_, timer) = self.timers.pop_first().expect("one has fired");
             match timer {
-                Timer::Deadline(copy) => self.fail(copy, BlockOutcome::DeadlineExceeded),
+                Timer::Deadline(copy) => {
+                    self.report_trial(copy, TrialOutcome::TimedOut);
+                    self.fail(copy, BlockOutcome::DeadlineExceeded);
+                }
                 Timer::Retry(copy) => self.unplace(copy),
                 Timer::Stall(number) => self.on_stall(number, now),
                 Timer::Idle(line) => self.on_idle(line, now),
@@ -246,6 +250,7 @@ impl Fetcher {
             let fetch = &self.fetches[&copy];
             (fetch.current.map_or(Medium::Dram, |candidate| candidate.medium), fetch.order.bytes)
         };
+        self.report_trial(copy, TrialOutcome::Usable);
         self.remove(copy);
         self.figures.fetched += 1;
         self.figures.bytes_fetched += bytes;
@@ -254,6 +259,15 @@ impl Fetcher {
             self.figures.bytes_fetched_shm += bytes;
         }
         self.effects.push_back(FetcherEffect::Fetched { copy, medium, checksum });
+    }
+
+    /// The current route of a fetch has ended, if it has one.
+    fn report_trial(&mut self, copy: CopyId, outcome: TrialOutcome) {
+        let fetch = &self.fetches[&copy];
+        let Some(attempt) = fetch.attempt.filter(|_| fetch.current.is_some()) else { return };
+        let Attempt { candidate, since, ahead_bytes, is_warm } = attempt;
+        let tried = FetcherEffect::Tried { copy, candidate, ahead_bytes, since, is_warm, outcome };
+        self.effects.push_back(tried);
     }
 
     /// A fetch ends without its block.

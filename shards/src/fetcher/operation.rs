@@ -111,6 +111,7 @@ impl Fetcher {
     /// The route of a part has failed: its fetch looks for another one.
     pub(super) fn fail_part(&mut self, number: u64, index: usize, setback: Setback) {
         if let Some(copy) = self.detach(number, index) {
+            self.report_trial(copy, setback.into());
             self.fetches.get_mut(&copy).expect("a part is of a fetch").fail(setback);
             self.unplace(copy);
         }

@@ -8,6 +8,7 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::ExactResidence;
 
 use super::lines::LineId;
+use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
 use crate::time::Moment;
 
@@ -70,6 +71,18 @@ pub(super) enum Place {
     },
 }
 
+/// A candidate that is tried, for whoever compares sources.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    pub candidate: Candidate,
+    /// When the fetch joined its source's queue.
+    pub since: Moment,
+    /// What was to come from there before it.
+    pub ahead_bytes: u64,
+    /// Whether its source was connected then.
+    pub is_warm: bool,
+}
+
 /// A fetch that has not ended.
 #[derive(Debug)]
 pub(super) struct Fetch {
@@ -85,6 +98,8 @@ pub(super) struct Fetch {
     pub place: Place,
     /// Whether shared memory has failed it once, so that it goes over QUIC from then on.
     pub needs_quic: bool,
+    /// The latest try; of the current route, if there is one.
+    pub attempt: Option<Attempt>,
     worst: Option<Setback>,
 }
 
@@ -97,6 +112,17 @@ pub(super) enum Setback {
     Corrupt,
 }
 
+impl From<Setback> for TrialOutcome {
+    fn from(setback: Setback) -> TrialOutcome {
+        match setback {
+            Setback::Busy => TrialOutcome::Busy,
+            Setback::Missing => TrialOutcome::Missing,
+            Setback::DeviceError => TrialOutcome::DeviceError,
+            Setback::Corrupt => TrialOutcome::Corrupt,
+        }
+    }
+}
+
 /// The order in which fetches wait: by deadline, then by age.
 pub(super) type Turn = (Moment, u64, CopyId);
 
@@ -106,7 +132,18 @@ impl Fetch {
         let route = |candidate: &Candidate| Route { candidate: *candidate, not_before: Moment(0) };
         let routes = candidates.iter().filter(fits).take(CANDIDATES_MAX).map(route).collect();
         let place = Place::Unplaced;
-        Fetch { order, routes, current: None, tried: 0, deadline, age, place, needs_quic: false, worst: None }
+        Fetch {
+            order,
+            routes,
+            current: None,
+            tried: 0,
+            deadline,
+            age,
+            place,
+            needs_quic: false,
+            attempt: None,
+            worst: None,
+        }
     }
 
     pub fn turn(&self) -> Turn {
@@ -116,6 +153,7 @@ impl Fetch {
     /// The current route has failed.
     pub fn fail(&mut self, setback: Setback) {
         self.current = None;
+        self.attempt = None;
         self.tried += 1;
         self.worst = self.worst.max(Some(setback));
     }

@@ -1,11 +1,13 @@
-//! Which candidate is next: the first that is a member's and does not rest. That is the whole plan
-//! (chapter 3.5: the deterministic one).
+//! Which candidate is next: the first that is a member's and does not rest. Whoever begins a fetch may have put
+//! another one first ([`crate::planner`]); what is left keeps its order (chapter 3.5).
 
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::inventory::SourceStream;
 
-use super::order::{Place, Route};
+use super::lines::Reach;
+use super::order::{Attempt, Place, Route};
 use super::{Fetcher, Timer};
+use crate::planner::Load;
 use crate::residents::CopyId;
 use crate::time::Moment;
 
@@ -22,6 +24,16 @@ impl Fetcher {
         self.members.get(node).is_some_and(|member| {
             let is_same = (member.epoch, member.incarnation) == (epoch, incarnation);
             is_same && shard.0 < member.shards && !is_over
+        })
+    }
+
+    /// What a source has to do for this core already.
+    #[must_use]
+    pub fn load(&self, source: &SourceStream, now: Moment) -> Load {
+        let line = self.by_source.get(source).map(|id| &self.lines[id]);
+        line.map_or_else(Load::default, |line| Load {
+            ahead_bytes: line.ahead_bytes(),
+            rests: line.rests_until(now).is_some(),
         })
     }
 
@@ -45,7 +57,14 @@ impl Fetcher {
         let turn = fetch.turn();
         let wake = match (placed, next) {
             (Some((at, line)), _) => {
-                fetch.current = fetch.routes.remove(at).map(|route| route.candidate);
+                let candidate = fetch.routes.remove(at).expect("just found").candidate;
+                fetch.current = Some(candidate);
+                let to = &self.lines[&line];
+                let (ahead_bytes, is_warm) = (to.ahead_bytes(), matches!(to.reach, Reach::Open(_)));
+                // One that is tried again another way, or was put back, goes on.
+                let same = fetch.attempt.filter(|attempt| attempt.candidate == candidate);
+                let new = Attempt { candidate, since: now, ahead_bytes, is_warm };
+                fetch.attempt = Some(same.unwrap_or(new));
                 fetch.place = Place::Queued(line);
                 self.figures.rerouted += u64::from(fetch.tried > 0);
                 self.fetches.insert(copy, fetch);

@@ -5,3 +5,4 @@ mod payload;
 mod queue;
 mod rig;
 mod shared;
+mod trials;

@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
-use orbitkv_shards::fetcher::{Candidate, ConnectionId, Fetcher, FetcherEffect, Order, StreamEnd, Violation};
+use orbitkv_shards::fetcher::{ConnectionId, Fetcher, FetcherEffect, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
-use orbitkv_shards::shard::{FetchEffect, FetchOrder, Shard};
+use orbitkv_shards::shard::{FetchEffect, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
-use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{
     FrameError, FromRequester, Part, Splitter, append_authorize, append_from_requester,
 };
 
 use super::super::close_code;
+use super::planning::Tried;
 use super::sharing::Reading;
 use super::{Asked, Heard, Link, Payload, PendingDial, Surroundings, WaitingDial, dial};
 
 /// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
-const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
+pub(super) const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a dial waits for room in the endpoint.
 const DIAL_WAIT: Duration = Duration::from_millis(500);
@@ -58,46 +58,21 @@ impl Payload {
             let bytes = replicas.iter().next().map(|replica| u64::from(replica.bytes));
             shard.on_sought(seek, bytes);
         }
+        let mut orders = Vec::new();
         while let Some(effect) = shard.poll_fetch() {
             match effect {
-                FetchEffect::Fetch(order) => self.begin(&order, shard, around),
+                FetchEffect::Fetch(order) => orders.push(order),
                 FetchEffect::Cancel(copy) => {
+                    // It may be one of those.
+                    self.begin(&mut orders, shard, around);
                     if !shard.is_wanted(copy) {
                         self.fetcher.cancel(copy);
                     }
                 }
             }
         }
+        self.begin(&mut orders, shard, around);
         shard.has_seeks()
-    }
-
-    fn begin(&mut self, order: &FetchOrder, shard: &Shard, around: &Surroundings<'_>) {
-        let mut replicas = [Replicas::default()];
-        if around.may_ask {
-            around.partition.lookup(&[(order.key, order.hash)], &mut replicas);
-        }
-        let candidates: Vec<Candidate> = (replicas[0].iter())
-            .filter_map(|replica| {
-                let member = around.subscriber.member(replica.owner)?;
-                let source = SourceStream {
-                    node: member.node,
-                    epoch: member.epoch,
-                    incarnation: member.incarnation,
-                    shard: replica.owner.shard,
-                };
-                let (medium, sequence, bytes) = (replica.medium, replica.sequence, replica.bytes);
-                Some(Candidate { source, medium, sequence, bytes })
-            })
-            .collect();
-        let order = Order {
-            copy: order.copy,
-            namespace: *shard.namespaces().digest(order.key.namespace),
-            group: order.key.group,
-            block: order.key.block,
-            arena_offset: order.arena_offset,
-            bytes: order.bytes,
-        };
-        self.fetcher.begin(order, &candidates, around.now + FETCH_TIME_MAX);
     }
 
     /// Does what the fetcher wants done.
@@ -148,9 +123,20 @@ impl Payload {
                         around.endpoint.close(connection, close_code::ENDED, around.now.0);
                     }
                 }
-                FetcherEffect::Fetched { copy, medium, checksum } => shard.on_fetched(copy, medium, checksum),
-                FetcherEffect::Failed { copy, outcome } => shard.on_fetch_failed(copy, outcome),
+                FetcherEffect::Fetched { copy, medium, checksum } => {
+                    self.planner.on_ended(copy, true, around.now);
+                    shard.on_fetched(copy, medium, checksum);
+                }
+                FetcherEffect::Failed { copy, outcome } => {
+                    self.planner.on_ended(copy, false, around.now);
+                    shard.on_fetch_failed(copy, outcome);
+                }
+                FetcherEffect::Tried { copy, candidate, ahead_bytes, since, is_warm, outcome } => {
+                    let tried = Tried { copy, candidate, ahead_bytes, since, is_warm, outcome };
+                    self.on_tried(&tried, around.now);
+                }
                 FetcherEffect::Exclude { node, incarnation } => {
+                    self.planner.on_excluded(node, incarnation);
                     tracing::info!(core = self.shard.0, %node, %incarnation, "a peer has begun another life");
                     self.heard.push_back(Heard::Exclude { node, incarnation });
                 }

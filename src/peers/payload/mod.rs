@@ -11,6 +11,7 @@
 mod fetching;
 mod lending;
 mod lent_stream;
+mod planning;
 mod sharing;
 mod sockets;
 
@@ -27,6 +28,7 @@ use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadC
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
+use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, RouteTrace};
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
@@ -116,6 +118,8 @@ pub(super) struct Payload {
     /// There from the first life on.
     grants: Option<Grants>,
     fetcher: Fetcher,
+    /// Whom the fetcher asks first.
+    planner: Planner,
     links: HashMap<quic::ConnectionId, Link>,
     made: u64,
     /// By the numbers that the rooms know.
@@ -153,6 +157,10 @@ pub struct PayloadReport {
     pub grants: GrantFigures,
     /// What is fetched.
     pub fetcher: FetcherFigures,
+    /// How it is chosen who is asked.
+    pub planner: PlannerFigures,
+    /// The latest batches of it.
+    pub traces: Vec<RouteTrace>,
     /// Connections on which this core lends.
     pub lending: usize,
     /// Connections on which it fetches.
@@ -171,6 +179,7 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         slice_bytes: u64,
         window_bytes: u64,
+        routing: Mode,
     ) -> Payload {
         // No slot is smaller than an extent, and a quarter of the slice is lent at most.
         let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
@@ -188,6 +197,7 @@ impl Payload {
             slice_bytes,
             grants: None,
             fetcher: Fetcher::new(settings, entropy::random_u64()),
+            planner: Planner::new(PlannerSettings { mode: routing, ..PlannerSettings::default() }),
             links: HashMap::new(),
             made: 0,
             lending: HashMap::new(),
@@ -239,6 +249,8 @@ impl Payload {
         PayloadReport {
             grants: self.grants.as_ref().map(Grants::figures).unwrap_or_default(),
             fetcher: *self.fetcher.figures(),
+            planner: *self.planner.figures(),
+            traces: self.planner.traces().cloned().collect(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
             readers: self.sockets.as_ref().map_or(0, PeerSockets::readers),
@@ -260,6 +272,7 @@ impl Payload {
             grants.on_fence(shard);
         }
         self.fetcher.on_fenced();
+        self.planner.on_fenced();
     }
 
     /// Who is a member has changed: connections of lives that are over end.
@@ -271,6 +284,7 @@ impl Payload {
         now: Moment,
     ) {
         self.fetcher.on_members(&neighbours.map);
+        self.planner.on_members(&neighbours.map);
         if let Some(grants) = &mut self.grants {
             grants.on_members(&neighbours.map, shard);
         }

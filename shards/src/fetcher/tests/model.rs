@@ -251,6 +251,11 @@ impl World {
                     assert!(self.lives[name].0 > incarnation.0[0], "only an older life is excluded");
                 }
                 FetcherEffect::Refresh { .. } => {}
+                FetcherEffect::Tried { copy, candidate, since, .. } => {
+                    let begun = &self.begun[&copy];
+                    assert!(begun.candidates.contains(&candidate), "a candidate of the fetch");
+                    assert!(since <= self.now);
+                }
                 // The driver reads when its turn comes: see `flow`.
                 FetcherEffect::Read { operation, .. } => assert!(self.shared.contains(&operation.number)),
                 FetcherEffect::Released { operation, .. } => {

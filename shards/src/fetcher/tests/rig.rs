@@ -12,6 +12,7 @@ use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Transpor
 
 use crate::fetcher::*;
 use crate::members::{Local, Member, MemberMap};
+use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
 use crate::time::Moment;
 
@@ -79,6 +80,8 @@ pub struct Rig {
     pub endings: Vec<(u64, &'static str)>,
     pub excluded: Vec<(NodeId, Incarnation)>,
     pub refreshes: Vec<(NodeId, Incarnation)>,
+    /// What became of candidates, in order.
+    pub trials: Vec<(u32, NodeId, u64, TrialOutcome)>,
     /// What the driver is to read, and which operations it has said to read no more.
     pub reads: Vec<(u64, u16, u64)>,
     pub released: Vec<u64>,
@@ -106,6 +109,7 @@ impl Rig {
             endings: Vec::new(),
             excluded: Vec::new(),
             refreshes: Vec::new(),
+            trials: Vec::new(),
             reads: Vec::new(),
             released: Vec::new(),
             shared_with: BTreeMap::new(),
@@ -185,6 +189,13 @@ impl Rig {
                 FetcherEffect::Failed { copy, outcome } => self.finish(copy, Err(outcome)),
                 FetcherEffect::Exclude { node, incarnation } => self.excluded.push((node, incarnation)),
                 FetcherEffect::Refresh { node, incarnation } => self.refreshes.push((node, incarnation)),
+                FetcherEffect::Tried { copy, candidate, ahead_bytes, since, outcome, .. } => {
+                    assert!(
+                        self.begun.contains_key(&copy) && since <= self.now,
+                        "a fetch that has not ended"
+                    );
+                    self.trials.push((copy.0, candidate.source.node, ahead_bytes, outcome));
+                }
                 FetcherEffect::Read { operation, index, offset, bytes, .. } => {
                     assert_eq!(bytes, BYTES);
                     self.reads.push((operation.number, index, offset));

@@ -1,0 +1,109 @@
+//! What the planner is told and what is made of its plans: the blocks that begin to be fetched in one turn are one
+//! batch, and whoever is to be asked first goes before the others.
+
+use orbitkv_shards::fetcher::{Candidate, Order};
+use orbitkv_shards::index::Replicas;
+use orbitkv_shards::key::StateKey;
+use orbitkv_shards::planner::{Choice, Load, Route, Trial, TrialOutcome, Want};
+use orbitkv_shards::residents::CopyId;
+use orbitkv_shards::shard::{FetchOrder, Shard};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::identity::KeyHash;
+use orbitkv_wire::inventory::SourceStream;
+
+use super::fetching::FETCH_TIME_MAX;
+use super::{Payload, Surroundings};
+
+/// A try as the fetcher tells it.
+pub(super) struct Tried {
+    pub copy: CopyId,
+    pub candidate: Candidate,
+    pub ahead_bytes: u64,
+    pub since: Moment,
+    pub is_warm: bool,
+    pub outcome: TrialOutcome,
+}
+
+fn route(candidate: &Candidate) -> Route {
+    Route::Peer { source: candidate.source, medium: candidate.medium }
+}
+
+impl Payload {
+    /// Begins to bring blocks, planned together.
+    pub(super) fn begin(&mut self, orders: &mut Vec<FetchOrder>, shard: &Shard, around: &Surroundings<'_>) {
+        if orders.is_empty() {
+            return;
+        }
+        let keys: Vec<(StateKey, KeyHash)> = orders.iter().map(|order| (order.key, order.hash)).collect();
+        let mut replicas = vec![Replicas::default(); keys.len()];
+        if around.may_ask {
+            around.partition.lookup(&keys, &mut replicas);
+        }
+        let mut candidates: Vec<Vec<Candidate>> =
+            replicas.iter().map(|replicas| candidates(replicas, around)).collect();
+        let choices: Vec<Vec<Choice>> = candidates.iter().map(|found| choices(found)).collect();
+        let wants: Vec<Want<'_>> = (orders.iter().zip(&choices))
+            .map(|(order, choices)| Want { copy: order.copy, bytes: order.bytes, choices })
+            .collect();
+        let (planner, fetcher, now) = (&mut self.planner, &mut self.fetcher, around.now);
+        let load = |route: &Route| match route {
+            Route::Peer { source, .. } => fetcher.load(source, now),
+            Route::Local(_) | Route::Recompute => Load::default(),
+        };
+        let firsts = planner.plan(&wants, load, now);
+        for ((order, candidates), first) in orders.drain(..).zip(&mut candidates).zip(firsts) {
+            if let Some(first) = first {
+                candidates[..=first].rotate_right(1);
+            }
+            let order = Order {
+                copy: order.copy,
+                namespace: *shard.namespaces().digest(order.key.namespace),
+                group: order.key.group,
+                block: order.key.block,
+                arena_offset: order.arena_offset,
+                bytes: order.bytes,
+            };
+            fetcher.begin(order, candidates, now + FETCH_TIME_MAX);
+        }
+    }
+
+    /// A candidate was tried: what was seen of it counts.
+    pub(super) fn on_tried(&mut self, tried: &Tried, now: Moment) {
+        let &Tried { copy, candidate, ahead_bytes, since, is_warm, outcome } = tried;
+        let trial = Trial {
+            copy,
+            route: route(&candidate),
+            bytes: u64::from(candidate.bytes),
+            ahead_bytes,
+            elapsed: now - since,
+            is_comparable: is_warm,
+            outcome,
+        };
+        self.planner.on_trial(&trial, now);
+    }
+}
+
+/// Who may have a block, as far as the index knows, DRAM first.
+fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> {
+    (replicas.iter())
+        .filter_map(|replica| {
+            let member = around.subscriber.member(replica.owner)?;
+            let source = SourceStream {
+                node: member.node,
+                epoch: member.epoch,
+                incarnation: member.incarnation,
+                shard: replica.owner.shard,
+            };
+            let (medium, sequence, bytes) = (replica.medium, replica.sequence, replica.bytes);
+            Some(Candidate { source, medium, sequence, bytes })
+        })
+        .collect()
+}
+
+fn choices(candidates: &[Candidate]) -> Vec<Choice> {
+    let choice = |candidate: &Candidate| {
+        let bytes = u64::from(candidate.bytes);
+        Choice { route: route(candidate), bytes, declared: None }
+    };
+    candidates.iter().map(choice).collect()
+}
