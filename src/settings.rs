@@ -7,6 +7,7 @@
 mod arguments;
 mod cluster;
 mod config_file;
+mod guard;
 mod machine;
 mod placement;
 mod refusal;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RoutePolicy, SsdBackend};
 pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN, read_file};
+pub use guard::PeerGuard;
 pub use machine::Machine;
 pub use placement::{DeviceCores, Placement, SHARDS_MAX};
 pub use refusal::SettingsError;

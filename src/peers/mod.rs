@@ -130,6 +130,7 @@ impl Peers {
                 sockets,
                 settings.slice_bytes,
                 settings.endpoint.payload.receive_pool_bytes,
+                settings.guard,
             ),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),

@@ -8,7 +8,7 @@ use orbitkv_shards::journal::JournalSettings;
 use orbitkv_shards::members::Local;
 use orbitkv_wire::scope::Scope;
 
-use crate::settings::{ClusterSettings, NodeSettings};
+use crate::settings::{ClusterSettings, NodeSettings, PeerGuard};
 
 /// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
 /// find no room and are reported as missing coverage.
@@ -52,6 +52,8 @@ pub struct PeersSettings {
     pub index: IndexSettings,
     /// A shard's slice of the arena in bytes.
     pub slice_bytes: u64,
+    /// How peers that fail are treated.
+    pub guard: PeerGuard,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
 }
@@ -109,6 +111,7 @@ impl PeersSettings {
             publisher,
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
+            guard: cluster.guard,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
         })
     }

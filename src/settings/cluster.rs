@@ -12,6 +12,7 @@ use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
 
+use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
 use super::{NodeArgs, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
@@ -59,6 +60,8 @@ pub struct ClusterSettings {
     pub coalesce: Duration,
     /// Whether nodes of this host read in each other's arenas, where both do.
     pub shares_memory: bool,
+    /// How peers that fail are treated.
+    pub guard: PeerGuard,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -148,6 +151,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         )?,
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
+        guard: guard(args)?,
     }))
 }
 

@@ -8,6 +8,7 @@ use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId,
 
 use super::Fetcher;
 use super::effect::{ConnectionId, FetcherEffect, StreamEnd, Violation};
+use super::guard::Fate;
 use super::operation::{Ending, Stage};
 use super::order::{Route, Setback};
 use crate::time::Moment;
@@ -144,6 +145,7 @@ impl Fetcher {
             line.shares_from = now + self.settings.sharing_pause;
             (0..self.operations[&number].parts.len()).for_each(|index| self.ask_over_quic(number, index));
         }
+        self.judge(number, Fate::Answered);
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
         let figures = &mut self.figures;
@@ -228,7 +230,8 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.fail_parts(number, Setback::Missing);
+        self.judge(number, Fate::Failed);
+        self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Forget);
     }
 
@@ -245,9 +248,10 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
+        self.judge(number, Fate::Failed);
         for index in untold {
             self.close_part(number, index);
-            self.fail_part(number, index, Setback::Missing);
+            self.fail_part(number, index, Setback::Lost);
         }
         self.settle(number);
     }

@@ -9,6 +9,7 @@ use orbitkv_wire::payload::{Authorize, FrameError, Kind, OperationId};
 use thiserror::Error;
 
 use crate::residents::CopyId;
+use crate::resilience::breaker::Change;
 
 /// Number of a payload connection that this core dialed; unique in the life of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,6 +110,15 @@ pub enum FetcherEffect {
         copy: CopyId,
         /// Why.
         outcome: BlockOutcome,
+    },
+    /// A source is left alone from now on, or asked again: for the log.
+    Breaker {
+        /// The source shard.
+        source: SourceStream,
+        /// Which of both.
+        change: Change,
+        /// Whether a probe decided.
+        is_probe: bool,
     },
     /// A source told that this life of a node is over: nothing of it may be used from now on. That alone
     /// admits no successor.

@@ -7,6 +7,7 @@ use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest, Sequen
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::ExactResidence;
 
+use super::guard::Probe;
 use super::lines::LineId;
 use crate::residents::CopyId;
 use crate::time::Moment;
@@ -85,6 +86,12 @@ pub(super) struct Fetch {
     pub place: Place,
     /// Whether shared memory has failed it once, so that it goes over QUIC from then on.
     pub needs_quic: bool,
+    /// Whether it was given a route before.
+    pub was_placed: bool,
+    /// Whether a call for it has failed, so that the next one is an extra one.
+    pub owes: bool,
+    /// The probe that it carries to its source, in Queued.
+    pub probe: Option<Probe>,
     worst: Option<Setback>,
 }
 
@@ -93,8 +100,20 @@ pub(super) struct Fetch {
 pub(super) enum Setback {
     Busy,
     Missing,
+    /// No answer, or not all of it: what there is to know of the block is not known.
+    Lost,
     DeviceError,
     Corrupt,
+}
+
+impl Setback {
+    /// Whether the call failed, other than by an answer that says where to go on.
+    fn is_failure(self) -> bool {
+        match self {
+            Setback::Busy | Setback::Missing => false,
+            Setback::Lost | Setback::DeviceError | Setback::Corrupt => true,
+        }
+    }
 }
 
 /// The order in which fetches wait: by deadline, then by age.
@@ -106,7 +125,20 @@ impl Fetch {
         let route = |candidate: &Candidate| Route { candidate: *candidate, not_before: Moment(0) };
         let routes = candidates.iter().filter(fits).take(CANDIDATES_MAX).map(route).collect();
         let place = Place::Unplaced;
-        Fetch { order, routes, current: None, tried: 0, deadline, age, place, needs_quic: false, worst: None }
+        Fetch {
+            order,
+            routes,
+            current: None,
+            tried: 0,
+            deadline,
+            age,
+            place,
+            needs_quic: false,
+            was_placed: false,
+            owes: false,
+            probe: None,
+            worst: None,
+        }
     }
 
     pub fn turn(&self) -> Turn {
@@ -117,6 +149,7 @@ impl Fetch {
     pub fn fail(&mut self, setback: Setback) {
         self.current = None;
         self.tried += 1;
+        self.owes = setback.is_failure();
         self.worst = self.worst.max(Some(setback));
     }
 
@@ -126,7 +159,7 @@ impl Fetch {
             Some(Setback::Busy) => BlockOutcome::Busy,
             Some(Setback::DeviceError) => BlockOutcome::DeviceError,
             Some(Setback::Corrupt) => BlockOutcome::Corrupt,
-            Some(Setback::Missing) | None => BlockOutcome::Missing,
+            Some(Setback::Missing | Setback::Lost) | None => BlockOutcome::Missing,
         }
     }
 

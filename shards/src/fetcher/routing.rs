@@ -1,4 +1,4 @@
-//! Which candidate is next: the first that is a member's and does not rest. That is the whole plan
+//! Which candidate is next: the first that is a member's, does not rest and is not left alone ([`super::guard`]). That is the whole plan
 //! (chapter 3.5: the deterministic one).
 
 use orbitkv_wire::engine::answers::BlockOutcome;
@@ -38,20 +38,27 @@ impl Fetcher {
         fetch.routes.retain(|route| self.is_usable(&route.candidate.source));
         let may_try = self.admits() && fetch.tried < self.settings.routes_max;
         let rests = |route: &Route| self.rests_until(route, now);
-        let next = fetch.routes.iter().position(|route| rests(route).is_none()).filter(|_| may_try);
-        let wake = fetch.routes.iter().filter_map(rests).min().filter(|_| may_try);
+        let is_asked = |route: &Route| self.guard.admits(&route.candidate.source, now);
+        let next = (fetch.routes.iter().position(|route| is_asked(route) && rests(route).is_none()))
+            .filter(|_| may_try);
+        let asked = fetch.routes.iter().filter(|route| is_asked(route));
+        let wake = asked.clone().filter_map(rests).min().filter(|_| may_try);
+        self.figures.breaker_refusals += (fetch.routes.len() - asked.count()) as u64;
 
         let placed = next.and_then(|at| Some((at, self.line_to(fetch.routes[at].candidate.source, now)?)));
         let turn = fetch.turn();
         let wake = match (placed, next) {
-            (Some((at, line)), _) => {
-                fetch.current = fetch.routes.remove(at).map(|route| route.candidate);
+            (Some((at, line)), _) if self.may_ask(&mut fetch, now) => {
+                let candidate = fetch.routes.remove(at).expect("just found").candidate;
+                fetch.current = Some(candidate);
+                fetch.probe = self.guard.enter(&candidate.source, now);
                 fetch.place = Place::Queued(line);
                 self.figures.rerouted += u64::from(fetch.tried > 0);
                 self.fetches.insert(copy, fetch);
                 self.join_queue(line, turn, now);
                 return;
             }
+            (Some(_), _) => None,
             // All connections are of use to somebody.
             (None, Some(_)) => Some(now + self.settings.redial_min),
             (None, None) => wake,

@@ -8,6 +8,7 @@ use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
 use orbitkv_shards::fetcher::{Candidate, ConnectionId, Fetcher, FetcherEffect, Order, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
+use orbitkv_shards::resilience::breaker::Change;
 use orbitkv_shards::shard::{FetchEffect, FetchOrder, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
@@ -150,6 +151,9 @@ impl Payload {
                 }
                 FetcherEffect::Fetched { copy, medium, checksum } => shard.on_fetched(copy, medium, checksum),
                 FetcherEffect::Failed { copy, outcome } => shard.on_fetch_failed(copy, outcome),
+                FetcherEffect::Breaker { source, change, is_probe } => {
+                    self.log_breaker(source, change, is_probe)
+                }
                 FetcherEffect::Exclude { node, incarnation } => {
                     tracing::info!(core = self.shard.0, %node, %incarnation, "a peer has begun another life");
                     self.heard.push_back(Heard::Exclude { node, incarnation });
@@ -158,6 +162,20 @@ impl Payload {
                     self.heard.push_back(Heard::Doubt { node, incarnation });
                 }
             }
+        }
+    }
+
+    fn log_breaker(&self, source: SourceStream, change: Change, is_probe: bool) {
+        let (core, node, shard) = (self.shard.0, source.node, source.shard.0);
+        match change {
+            Change::Opened { .. } if is_probe => {
+                tracing::debug!(core, %node, shard, "a peer that is left alone does not answer yet");
+            }
+            Change::Opened { .. } => {
+                let remedy = "see whether that node, or the network to it, is overloaded or down";
+                tracing::warn!(core, %node, shard, remedy, "a peer fails too often and is left alone for a while");
+            }
+            Change::Closed => tracing::info!(core, %node, shard, "a peer answers and is asked again"),
         }
     }
 

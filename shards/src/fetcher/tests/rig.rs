@@ -13,6 +13,7 @@ use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Transpor
 use crate::fetcher::*;
 use crate::members::{Local, Member, MemberMap};
 use crate::residents::CopyId;
+use crate::resilience::breaker::Change;
 use crate::time::Moment;
 
 pub const ORIGIN: u64 = 77;
@@ -84,6 +85,8 @@ pub struct Rig {
     pub released: Vec<u64>,
     shared_with: BTreeMap<u64, NodeId>,
     pub revision: u64,
+    /// What is said of sources that fail, and whether a probe decided.
+    pub changes: Vec<(SourceStream, Change, bool)>,
     settings: FetcherSettings,
     connections_made: u64,
 }
@@ -110,6 +113,7 @@ impl Rig {
             released: Vec::new(),
             shared_with: BTreeMap::new(),
             revision: 0,
+            changes: Vec::new(),
             settings,
             connections_made: 0,
         };
@@ -185,6 +189,9 @@ impl Rig {
                 FetcherEffect::Failed { copy, outcome } => self.finish(copy, Err(outcome)),
                 FetcherEffect::Exclude { node, incarnation } => self.excluded.push((node, incarnation)),
                 FetcherEffect::Refresh { node, incarnation } => self.refreshes.push((node, incarnation)),
+                FetcherEffect::Breaker { source, change, is_probe } => {
+                    self.changes.push((source, change, is_probe));
+                }
                 FetcherEffect::Read { operation, index, offset, bytes, .. } => {
                     assert_eq!(bytes, BYTES);
                     self.reads.push((operation.number, index, offset));
@@ -338,6 +345,14 @@ impl Rig {
     pub fn serve(&mut self, number: u64, index: u16) {
         self.announce(number, index);
         self.arrive(number, index, 4711);
+    }
+
+    /// As [`Rig::serve`], if the operation has such a residence and goes on.
+    pub fn serve_if_due(&mut self, number: u64, index: u16) {
+        let residences = self.asked.get(&number).map_or(0, |asked| asked.authorize.residences.len());
+        if usize::from(index) < residences {
+            self.serve(number, index);
+        }
     }
 
     pub fn stream_over(&mut self, number: u64, end: StreamEnd) {
