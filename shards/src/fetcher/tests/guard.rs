@@ -82,7 +82,8 @@ fn who_exceeds_every_budget_is_left_alone_within_twenty_calls_and_probed_once_a_
     // A probe takes its budget, and then there is another pause.
     assert!(figures.breaker_probes <= open_ms / 1_100 + 1, "{figures:?}");
     assert!(figures.breaker_probes >= open_ms / 1_100 - 1, "{figures:?}");
-    assert_eq!(figures.calls_failed, 20 + figures.breaker_probes);
+    // Three more were out when the twentieth ended.
+    assert!((20..=23).contains(&(figures.calls_failed - figures.breaker_probes)), "{figures:?}");
     assert_eq!(others, copies as usize, "nobody else was refused");
     assert!(figures.breaker_refusals > 500);
     assert_eq!(rig.changes.iter().filter(|(.., is_probe)| !is_probe).count(), 1, "{:?}", rig.changes);
@@ -99,6 +100,9 @@ fn a_source_left_alone_is_passed_over_and_nothing_waits_for_it() {
     assert_eq!(ended(&mut rig), [(11, Err(BlockOutcome::Missing))]);
     rig.connect();
     assert_eq!(rig.blocks(rig.operation("b")), [10]);
+    rig.grant_all(rig.operation("b"));
+    rig.serve(rig.operation("b"), 0);
+    ended(&mut rig);
     // The pause is over: one block goes, the others not.
     rig.pass(1_000);
     (20..23).for_each(|copy| rig.begin(copy, &[at("a")]));
