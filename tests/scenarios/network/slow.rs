@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use orbitkv::client::{Coverage, Medium, Place as Found};
 
 use super::{A, B, Cluster};
-use crate::faults::doctor;
 use crate::harness::gate::{Datagram, Verdict};
 use crate::harness::{Saver, eventually, http_text};
 use crate::peers::{await_installed, evict, keys, peers, query};
@@ -95,9 +94,9 @@ fn a_peer_slowed_twentyfold_is_left_alone_and_nothing_here_is_refused() {
     let view = query(saver, &there);
     assert!(view.places[30..].iter().all(|place| *place == Found::PeerDram), "{view:?}");
     assert_eq!(view.coverage, Coverage::CompleteAtWatermarks);
-    let (_, findings, words) = doctor(cluster.a());
-    assert!(findings.iter().any(|name| name == "peer-left-alone"), "{words}");
-    let metrics = http_text(cluster.a().http(), "/metrics");
+    let said = cluster.a().operator("doctor", &["--json"]);
+    assert!(said.stdout.contains("\"peer-left-alone\""), "{said:#?}");
+    let metrics = cluster.network.place(A).within(|| http_text(cluster.a().http(), "/metrics"));
     assert!(metrics.contains("orbitkv_peer_breaker{shard=\"0\",peer=\"b/0\"} "), "{metrics}");
     assert!(cluster.a().stderr().contains("a peer fails too often and is left alone"), "it is in the log");
 

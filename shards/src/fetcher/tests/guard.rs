@@ -84,7 +84,8 @@ fn who_exceeds_every_budget_is_left_alone_within_twenty_calls_and_probed_once_a_
     assert!(figures.breaker_probes >= open_ms / 1_100 - 1, "{figures:?}");
     // Three more were out when the twentieth ended.
     assert!((20..=23).contains(&(figures.calls_failed - figures.breaker_probes)), "{figures:?}");
-    assert_eq!(others, copies as usize, "nobody else was refused");
+    // The one that waited at the slow one came from there, too.
+    assert_eq!(others, copies as usize + 1, "nobody else was refused");
     assert!(figures.breaker_refusals > 500);
     assert_eq!(rig.changes.iter().filter(|(.., is_probe)| !is_probe).count(), 1, "{:?}", rig.changes);
 }
