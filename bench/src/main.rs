@@ -9,6 +9,7 @@ mod peer;
 mod processes;
 mod profile;
 mod report;
+mod resilience;
 mod statistics;
 
 use std::error::Error;
@@ -37,6 +38,8 @@ enum Measurement {
     Local(local::LocalArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
+    /// What each pattern against failing peers costs on a quiet day and gains on a failing one, on real processes.
+    Resilience(resilience::ResilienceArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
     #[command(hide = true)]
     QuinnBulk(peer::BulkArgs),
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Measurement::Index(args) => return index::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
+        Measurement::Resilience(args) => return resilience::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {
