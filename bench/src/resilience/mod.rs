@@ -2,7 +2,7 @@
 //! on a failing one, on real processes.
 //!
 //! A pattern that has a switch is measured with it on and off, in the order on, off, off, on. The failing day is a source
-//! whose process is stopped for as long as an etcd lease survives: it neither answers nor refuses. What a node does not
+//! whose process is stopped, for less time than its lease lives: it neither answers nor refuses. What a node does not
 //! have is listed with the reason, and is no gate.
 
 mod rows;

@@ -21,6 +21,8 @@ use crate::{Failure, processes};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 16 * 1024;
+/// Arena of a node.
+pub const DRAM_BYTES: u64 = 128 * MIB;
 /// Blocks that are saved or asked for at once at most: what one call to a peer carries.
 pub const BATCH_BLOCKS: usize = 128;
 /// The node that reads.
@@ -77,7 +79,7 @@ impl Stage {
         let (journal, index, receive) = (ByteSize(16 * MIB), ByteSize(16 * MIB), ByteSize(64 * MIB));
         let node = |number: usize| NodeOrder {
             name: if number == READER { "reader".to_owned() } else { format!("source-{number}") },
-            dram: ByteSize(128 * MIB),
+            dram: ByteSize(DRAM_BYTES),
             ssd: ByteSize(0),
             shards: Some(1),
             cores: None,
