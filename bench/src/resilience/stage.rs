@@ -19,8 +19,8 @@ use tempfile::TempDir;
 use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
 use crate::{Failure, processes};
 
-/// Bytes of a block.
-pub const BLOCK_BYTES: u64 = 16 * 1024;
+/// Bytes of a block: smaller ones would fill the tables of an arena before the arena.
+pub const BLOCK_BYTES: u64 = 32 * 1024;
 /// Arena of a node.
 pub const DRAM_BYTES: u64 = 128 * MIB;
 /// Blocks that are saved or asked for at once at most: what one call to a peer carries.

@@ -347,10 +347,10 @@ mod tests {
             // By itself it may be a successor: membership knows which.
             (|p| p.handshakes.wrong_keys = 1, &[]),
             (
-                |p| drop(p.sessions_refused.insert("WrongSource".to_owned(), 2)),
+                |p| _ = p.sessions_refused.insert("WrongSource".to_owned(), 2),
                 &[("sessions-refused", Severity::Notice)],
             ),
-            (|p| drop(p.sessions_refused.insert("NotInMap".to_owned(), 2)), &[]),
+            (|p| _ = p.sessions_refused.insert("NotInMap".to_owned(), 2), &[]),
             (|p| p.protocol_errors = 1, &[("peer-violations", Severity::Fault)]),
             (|p| p.lending.beyond_head = 1, &[("peer-violations", Severity::Fault)]),
             (|p| p.lending.quarantined_bytes = 1, &[("quarantine", Severity::Notice)]),
