@@ -52,6 +52,8 @@ pub struct Rooms {
     pub receive_bytes: u64,
     /// Inventory frames that peers have not consumed.
     pub metadata_queue_bytes: u64,
+    /// Samples of visibility.
+    pub visibility_bytes: u64,
 }
 
 /// One line of the bill.
@@ -118,7 +120,7 @@ impl Bill {
         let charged = format!("{} slots a shard", charged_slots_max(settings.dram_slice_bytes));
         let blocks_remedy = "lower --dram or --ssd: fewer blocks need smaller tables";
         let fewer_shards = "lower --shards";
-        let lines: [(&'static str, u64, String, &'static str); 15] = [
+        let lines: [(&'static str, u64, String, &'static str); 16] = [
             (ARENA, settings.dram_slice_bytes, slice(settings.dram_slice_bytes), "lower --dram"),
             ("journal", rooms.journal_bytes, slice(settings.journal_slice_bytes), "lower --journal"),
             ("drop memory", rooms.drop_memory_bytes, "ended residences".to_owned(), fewer_shards),
@@ -143,6 +145,12 @@ impl Bill {
                 rooms.metadata_queue_bytes,
                 "frames that peers have not consumed".to_owned(),
                 "run the node without --etcd",
+            ),
+            (
+                "visibility samples",
+                rooms.visibility_bytes,
+                "for a measurement".to_owned(),
+                "lower --visibility-samples",
             ),
         ];
         let mut items: Vec<BillItem> = lines

@@ -42,7 +42,7 @@ use crate::core::sockets::DESCRIPTORS_PER_CONNECTION;
 use crate::core::{Core, CoreParts, DESCRIPTORS_PER_CORE, WAITING_MAX};
 use crate::engine::{CONNECTIONS_MAX, Connection, EngineHub, Greeting};
 use crate::exit::Exit;
-use crate::peers::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, Peers, PeersSettings};
+use crate::peers::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, Peers, PeersSettings, samples_bytes};
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
 
 /// Ended residences one shard remembers.
@@ -57,7 +57,7 @@ const LEASED_SLOT_BYTES: u64 = 128;
 
 /// Block size that the tables are laid out for: a node keeps no more blocks than this many bytes each
 /// would fill.
-const BILLED_BLOCK_BYTES: u64 = 32 * 1024;
+pub const BILLED_BLOCK_BYTES: u64 = 32 * 1024;
 
 /// Connections the bill has buffers for, a core; more are let in, and their buffers grow only with
 /// what they send.
@@ -218,6 +218,7 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         receive_bytes: cluster.map_or(0, |cluster| cluster.receive_slice_bytes),
         metadata_queue_bytes: cluster
             .map_or(0, |cluster| PeersSettings::queue_bytes(settings.shards, cluster.receive_slice_bytes)),
+        visibility_bytes: cluster.map_or(0, |cluster| samples_bytes(cluster.visibility_samples)),
     };
     Bill::of(settings, &rooms)
 }

@@ -1,9 +1,15 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
+mod bootstrap;
+mod churn;
+mod coalescing;
 mod eviction;
+mod fanout;
 mod index;
+mod isolation;
 mod local;
 mod machine;
+mod page;
 mod payload;
 mod peer;
 mod processes;
@@ -11,6 +17,8 @@ mod profile;
 mod report;
 mod resilience;
 mod statistics;
+mod streams;
+mod visibility;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -30,16 +38,30 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// How long a node that joins late takes until it has all that the others have, and what they send it for that.
+    Bootstrap(bootstrap::BootstrapArgs),
+    /// Changes of all owners of a cluster at a sustained rate: how soon each is seen, what waits, and that all ends alike.
+    Churn(churn::ChurnArgs),
+    /// What waiting for others spares the streams when the same keys change over and over, and what it costs.
+    Coalescing(coalescing::CoalescingArgs),
     /// Hit ratio and cost of each DRAM eviction policy on a trace, against an infinite cache.
     Eviction(eviction::EvictionArgs),
+    /// What a source's streams cost it by the number of nodes that follow it, for all of its namespaces or one.
+    Fanout(fanout::FanoutArgs),
     /// The index of other nodes' blocks against a bare hash map and the indexers of others, on the same rows.
     Index(index::IndexArgs),
+    /// Whether what other nodes tell a node slows down that node's engines: pairs of quiet runs and runs under pressure.
+    Isolation(isolation::IsolationArgs),
     /// One node against the physics of this machine: memcpy, fio, a bare ring loop, an empty round trip.
     Local(local::LocalArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
     /// What each pattern against failing peers costs on a quiet day and gains on a failing one, on real processes.
     Resilience(resilience::ResilienceArgs),
+    /// One page a person can read, with its drawings, from the results in a directory.
+    Report(page::ReportArgs),
+    /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
+    Visibility(visibility::VisibilityArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
     #[command(hide = true)]
     QuinnBulk(peer::BulkArgs),
@@ -47,11 +69,18 @@ enum Measurement {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
+        Measurement::Bootstrap(args) => return bootstrap::run(&args),
+        Measurement::Churn(args) => return churn::run(&args),
+        Measurement::Coalescing(args) => return coalescing::run(&args),
         Measurement::Eviction(args) => eviction::run(args),
+        Measurement::Fanout(args) => return fanout::run(&args),
         Measurement::Index(args) => return index::run(&args),
+        Measurement::Isolation(args) => return isolation::run(&args),
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Resilience(args) => return resilience::run(&args),
+        Measurement::Report(args) => return page::run(&args),
+        Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };
     match outcome {

@@ -147,7 +147,8 @@ pub fn require_stamp(bytes: &[u8], generation: u64, index: u64) -> Result<(), Wr
     if is_stamped(bytes, generation, index) { Ok(()) } else { Err(WrongBytes { generation, index }) }
 }
 
-fn splitmix64(state: &mut u64) -> u64 {
+/// The next number of a seeded row.
+pub fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut value = *state;
     value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

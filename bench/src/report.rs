@@ -3,7 +3,7 @@
 use orbitkv::cli::table::Table;
 use serde_json::{Value, json};
 
-use crate::profile::Profile;
+use crate::profile::Label;
 
 /// Which way a figure is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ enum Sense {
 /// One gate and what was measured for it.
 pub struct Gate {
     name: &'static str,
-    profile: Profile,
+    profile: Label,
     seed: u64,
     sense: Sense,
     target: f64,
@@ -23,14 +23,15 @@ pub struct Gate {
     why_invalid: Option<String>,
     against: (String, Option<f64>),
     details: Value,
+    holds_always: bool,
 }
 
 impl Gate {
     /// A gate that nothing is known of yet, which is invalid.
-    pub fn new(name: &'static str, profile: Profile, seed: u64) -> Gate {
+    pub fn new(name: &'static str, profile: impl Into<Label>, seed: u64) -> Gate {
         Gate {
             name,
-            profile,
+            profile: profile.into(),
             seed,
             sense: Sense::AtLeast,
             target: 0.0,
@@ -38,6 +39,7 @@ impl Gate {
             why_invalid: Some("not measured".to_owned()),
             against: (String::new(), None),
             details: Value::Null,
+            holds_always: false,
         }
     }
 
@@ -49,6 +51,11 @@ impl Gate {
     /// The value must be at most `target`.
     pub fn at_most(self, target: f64) -> Gate {
         Gate { sense: Sense::AtMost, target, ..self }
+    }
+
+    /// None of what is counted may be there, in any profile: no machine is too slow for that.
+    pub fn none_ever(self, count: u64) -> Gate {
+        Gate { holds_always: true, ..self.at_most(0.0).value(count as f64) }
     }
 
     /// What it is measured against.
@@ -94,7 +101,7 @@ impl Gate {
     fn json(&self, machine: &str) -> Value {
         json!({
             "gate": self.name,
-            "profile": self.profile.name(),
+            "profile": self.profile.name,
             "valid": self.why_invalid.is_none(),
             "why_invalid": self.why_invalid,
             "value": self.value,
@@ -115,7 +122,7 @@ pub struct Report {
     /// Name of the benchmark.
     pub name: &'static str,
     /// Whose sizes were measured.
-    pub profile: Profile,
+    pub profile: Label,
     /// Seed of payloads and keys.
     pub seed: u64,
     /// On what.
@@ -134,6 +141,12 @@ impl Report {
         self.gates.iter().all(Gate::is_met)
     }
 
+    /// Whether every gate is met that counts in its profile.
+    pub fn is_accepted(&self) -> bool {
+        let counts = |gate: &Gate| self.profile.qualifies || gate.holds_always;
+        self.gates.iter().all(|gate| gate.is_met() || !counts(gate))
+    }
+
     fn met(&self) -> usize {
         self.gates.iter().filter(|gate| gate.is_met()).count()
     }
@@ -147,7 +160,7 @@ impl Report {
             .collect();
         json!({
             "gate": self.name,
-            "profile": self.profile.name(),
+            "profile": self.profile.name,
             "valid": invalid.is_empty(),
             "why_invalid": (!invalid.is_empty()).then(|| invalid.join("; ")),
             "value": self.met(),
@@ -199,8 +212,9 @@ impl Report {
         }));
         let (met, all) = (self.met(), self.gates.len());
         lines.push(match self.profile {
-            Profile::Full => format!("{met} of {all} gates met"),
-            Profile::Ci => format!("{met} of {all} gates met; the ci profile qualifies nothing"),
+            Label { qualifies: true, name: "dense" } => format!("{met} of {all} gates met, labelled dense"),
+            Label { qualifies: true, .. } => format!("{met} of {all} gates met"),
+            Label { name, .. } => format!("{met} of {all} gates met; the {name} profile qualifies nothing"),
         });
         lines.join("\n")
     }
@@ -209,6 +223,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Profile;
 
     fn gate() -> Gate {
         Gate::new("g", Profile::Full, 3).against("other", Some(2.0))
@@ -226,11 +241,34 @@ mod tests {
     }
 
     #[test]
+    fn what_may_never_be_there_counts_in_a_profile_that_qualifies_nothing() {
+        let accepted = |profile: Profile, speed: f64, faults: u64| {
+            let gates = vec![gate().at_least(1.0).value(speed), gate().none_ever(faults)];
+            let report = Report {
+                name: "local",
+                profile: profile.into(),
+                seed: 3,
+                machine: "m".into(),
+                figures: String::new(),
+                gates,
+                settings: Value::Null,
+            };
+            report.is_accepted()
+        };
+        for (speed, faults, ci, full) in
+            [(1.0, 0, true, true), (0.9, 0, true, false), (1.0, 1, false, false), (0.9, 1, false, false)]
+        {
+            let both = (accepted(Profile::Ci, speed, faults), accepted(Profile::Full, speed, faults));
+            assert_eq!(both, (ci, full), "{speed} {faults}");
+        }
+    }
+
+    #[test]
     fn the_stable_names_are_there_for_run_and_gate() {
         let gates = vec![gate().at_least(1.0).value(2.0), gate().at_least(1.0).invalid("no fio")];
         let report = Report {
             name: "local",
-            profile: Profile::Full,
+            profile: Profile::Full.into(),
             seed: 3,
             machine: "m".into(),
             figures: String::new(),

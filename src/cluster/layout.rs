@@ -123,6 +123,7 @@ impl Division {
             shards: Some(order.shards),
             cores: Some(cores(index, order.shards, &machine.cores)),
             member: Some(member),
+            flags: Vec::new(),
         });
         Ok(Division { nodes: nodes.collect(), bill, budget_bytes: budget })
     }

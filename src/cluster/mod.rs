@@ -180,9 +180,10 @@ pub struct Cluster {
     nodes: Vec<NodeProcess>,
     etcd: Option<EtcdProcess>,
     etcd_told: bool,
+    ports: Ports,
     // Dropped last: processes are gone then.
-    _run: OwnDirectory,
-    _data: Option<OwnDirectory>,
+    run: OwnDirectory,
+    data: Option<OwnDirectory>,
 }
 
 impl Cluster {
@@ -195,33 +196,63 @@ impl Cluster {
         let run = OwnDirectory::below(&std::env::temp_dir())?;
         let wants_data = order.nodes.iter().any(|node| node.ssd.0 > 0);
         let data = wants_data.then(|| OwnDirectory::below(&order.data_parent)).transpose()?;
-        let mut cluster = Cluster { nodes: Vec::new(), etcd: None, etcd_told: false, _run: run, _data: data };
-        let mut ports = Ports::new();
-        let url = match &order.coordination {
-            Coordination::Standalone => None,
-            Coordination::Running(url) => Some(url.clone()),
-            Coordination::Started => {
-                let etcd = EtcdProcess::spawn(&cluster._run, &mut ports)?;
-                let etcd = cluster.etcd.insert(etcd);
-                etcd.await_healthy(signals)?;
-                Some(etcd.url())
-            }
-        };
+        let ports = Ports::new();
+        let mut cluster = Cluster { nodes: Vec::new(), etcd: None, etcd_told: false, ports, run, data };
+        if order.coordination == Coordination::Started {
+            let etcd = EtcdProcess::spawn(&cluster.run, &mut cluster.ports)?;
+            cluster.etcd.insert(etcd).await_healthy(signals)?;
+        }
         for node in &order.nodes {
-            let seat = match &url {
-                None => None,
-                Some(etcd) => {
-                    let port = ports.datagrams(node.shards.unwrap_or(1))?;
-                    Some(Seat { etcd, cluster: &order.name, port })
-                }
-            };
-            let process = NodeProcess::spawn(order, node, seat, &cluster._run, cluster._data.as_ref())?;
-            cluster.nodes.push(process);
+            cluster.spawn(order, node)?;
         }
         for node in &mut cluster.nodes {
             node.await_ready(signals)?;
         }
         Ok(cluster)
+    }
+
+    fn spawn(&mut self, order: &ClusterOrder, node: &NodeOrder) -> Result<(), ClusterFailure> {
+        let url = match &order.coordination {
+            Coordination::Standalone => None,
+            Coordination::Running(url) => Some(url.clone()),
+            Coordination::Started => self.etcd_url(),
+        };
+        let seat = match &url {
+            None => None,
+            Some(etcd) => {
+                let port = self.ports.datagrams(node.shards.unwrap_or(1))?;
+                Some(Seat { etcd, cluster: &order.name, port })
+            }
+        };
+        self.nodes.push(NodeProcess::spawn(order, node, seat, &self.run, self.data.as_ref())?);
+        Ok(())
+    }
+
+    /// Starts one more node beside those that were started by that order, and waits until it serves. Its name is one
+    /// that the cluster has not had.
+    ///
+    /// # Errors
+    /// [`ClusterFailure`], with the node's own words.
+    pub fn add(
+        &mut self,
+        order: &ClusterOrder,
+        node: &NodeOrder,
+        signals: &StopSignals,
+    ) -> Result<&NodeProcess, ClusterFailure> {
+        self.spawn(order, node)?;
+        let node = self.nodes.last_mut().expect("it was just started");
+        node.await_ready(signals)?;
+        Ok(node)
+    }
+
+    /// Asks one node to end, waits until it has, and knows it no more; its status, unless the system keeps that.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn remove(&mut self, at: usize) -> Option<ExitStatus> {
+        let status = self.terminate(at);
+        self.nodes.remove(at);
+        status
     }
 
     /// The nodes, in the order they were given.
@@ -240,6 +271,12 @@ impl Cluster {
     #[must_use]
     pub fn etcd_url(&self) -> Option<String> {
         self.etcd.as_ref().map(EtcdProcess::url)
+    }
+
+    /// Number of the process of the etcd that was started.
+    #[must_use]
+    pub fn etcd_process_id(&self) -> Option<u32> {
+        self.etcd.as_ref().map(|etcd| etcd.process.id())
     }
 
     /// Asks one node to end, as an operator does, and waits until it has; its status, unless the system keeps that.

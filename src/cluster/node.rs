@@ -35,6 +35,8 @@ pub struct NodeOrder {
     pub cores: Option<CoreList>,
     /// Its bounds as a member; none if it is standalone.
     pub member: Option<MemberOrder>,
+    /// Further flags of `orbitkv node`, for a measurement.
+    pub flags: Vec<String>,
 }
 
 /// What a node of a cluster gets beside.
@@ -108,6 +110,7 @@ impl NodeProcess {
             command.args(["--receive-budget", &member.receive.to_string()]);
             command.args(["--transports", if member.shares_memory { "shm,quic" } else { "quic" }]);
         }
+        command.args(&order.flags);
         let foreign = std::env::vars_os().map(|(name, _)| name);
         foreign
             .filter(|name| name.to_string_lossy().starts_with("ORBITKV_") && name != LOG_VARIABLE)

@@ -34,6 +34,8 @@ use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
+use super::visibility;
+use crate::peers::SamplesAnswer;
 use crate::settings::Token;
 
 /// Largest request body.
@@ -90,6 +92,13 @@ pub trait NodePort: Clone + Send + Sync + 'static {
         after: &str,
         limit: usize,
     ) -> impl Future<Output = Result<Option<OwnersPage>, PortError>> + Send;
+
+    /// Samples of visibility of each shard after the publications and installs that are had of it; none if none are
+    /// kept.
+    fn samples(
+        &self,
+        had: &[(u64, u64)],
+    ) -> impl Future<Output = Result<Option<Vec<SamplesAnswer>>, PortError>> + Send;
 
     /// Waits until this node has all of a fence, as long as `longest` at most.
     fn await_fence(
@@ -172,7 +181,7 @@ impl From<PortError> for Failure {
 }
 
 /// The answer of the cores, if they give one soon.
-async fn soon<T>(answer: impl Future<Output = Result<T, PortError>>) -> Result<T, Failure> {
+pub(super) async fn soon<T>(answer: impl Future<Output = Result<T, PortError>>) -> Result<T, Failure> {
     Ok(tokio::time::timeout(REPORT_WAIT_MAX, answer).await.map_err(|_| SILENT)??)
 }
 
@@ -312,6 +321,7 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/cache/metadata/owners", get(owners::<P>))
         .route("/cache/metadata/await", post(barriers::await_fence::<P>))
         .route("/cache/namespaces", get(namespaces::<P>))
+        .route("/cache/visibility", get(visibility::page::<P>))
         .route("/cache/sync", post(barriers::sync::<P>))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong)

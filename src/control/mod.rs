@@ -17,6 +17,7 @@ pub mod port;
 pub mod report;
 pub mod run;
 pub mod signals;
+pub mod visibility;
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ use super::owners;
 use super::report::{NamespaceRow, ShardReport};
 use crate::core::mail::{Answer, Incoming, Letter, Mail, NamespacesPage};
 use crate::core::report::CoreReport;
-use crate::peers::{OwnerRow, OwnersPage};
+use crate::peers::{OwnerRow, OwnersPage, SamplesAnswer, SamplesQuestion};
 
 /// How often a draining node looks at what is left.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
@@ -201,7 +201,10 @@ impl CorePort {
         while let Some(Incoming::Answer(answer)) = questions.mail.receive() {
             let number = match &answer {
                 Answer::Reply(reply) => reply.tag.number,
-                Answer::Report(tag, _) | Answer::Namespaces(tag, _) | Answer::Owners(tag, ..) => tag.number,
+                Answer::Report(tag, _)
+                | Answer::Namespaces(tag, _)
+                | Answer::Owners(tag, ..)
+                | Answer::Samples(tag, ..) => tag.number,
                 Answer::DrainRequested => {
                     self.shared.drain.notify_one();
                     continue;
@@ -436,6 +439,27 @@ impl NodePort for CorePort {
         }
         let of_core = |core, after, limit| self.owners_of(core, after, limit);
         owners::page(after, limit, self.shared.cores, of_core).await.map(Some)
+    }
+
+    async fn samples(&self, had: &[(u64, u64)]) -> Result<Option<Vec<SamplesAnswer>>, PortError> {
+        if self.cluster().is_none() {
+            return Ok(None);
+        }
+        let of_core = |core: usize| {
+            let (published_after, installed_after) = had.get(core).copied().unwrap_or_default();
+            let question = move |tag| SamplesQuestion { tag, published_after, installed_after };
+            async move {
+                match self.ask_one(core, |tag| Letter::Samples(question(tag))).await? {
+                    Answer::Samples(_, _, samples) => Ok(*samples),
+                    _ => Err(PortError::Busy),
+                }
+            }
+        };
+        let mut all = Vec::new();
+        for core in 0..self.shared.cores {
+            all.push(of_core(core).await?);
+        }
+        Ok(all.into_iter().collect())
     }
 
     async fn await_fence(

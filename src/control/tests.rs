@@ -21,6 +21,7 @@ use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
 use crate::cli::http_client::{ClientError, HttpClient};
 use crate::exit::Exit;
+use crate::peers::SamplesAnswer;
 use crate::settings::Token;
 
 /// What the fake node answers.
@@ -66,6 +67,10 @@ impl NodePort for FakeNode {
     }
 
     async fn owners(&self, _after: &str, _limit: usize) -> Result<Option<OwnersPage>, PortError> {
+        Ok(None)
+    }
+
+    async fn samples(&self, _had: &[(u64, u64)]) -> Result<Option<Vec<SamplesAnswer>>, PortError> {
         Ok(None)
     }
 

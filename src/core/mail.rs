@@ -19,7 +19,10 @@ use super::WAITING_MAX;
 use super::report::CoreReport;
 use crate::engine::EngineStream;
 use crate::engine::registry::{Conflict, NamespaceFields, Registration};
-use crate::peers::{LifeLetter, OwnerRow, OwnersPage, PermitLetter, ReadingsAnswer, ReadingsQuestion};
+use crate::peers::{
+    LifeLetter, OwnerRow, OwnersPage, PermitLetter, ReadingsAnswer, ReadingsQuestion, SamplesAnswer,
+    SamplesQuestion,
+};
 
 /// Letters a lane holds.
 pub const LANE_LETTERS: usize = 1_024;
@@ -76,6 +79,8 @@ pub enum Letter {
     Owners(Box<OwnersPage>),
     /// Control wants to know what of a fence is here.
     Readings(Box<ReadingsQuestion>),
+    /// Control wants samples of visibility.
+    Samples(SamplesQuestion),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }
@@ -106,6 +111,8 @@ pub enum Answer {
     Owners(Tag, ShardIndex, Box<Vec<OwnerRow>>),
     /// What of a fence is here.
     Readings(Box<ReadingsAnswer>),
+    /// Samples of visibility and whose; none if the core keeps none.
+    Samples(Tag, ShardIndex, Box<Option<SamplesAnswer>>),
     /// The core stands at this revision of the membership.
     Lowered(ShardIndex, u64),
     /// What was heard on the wire contradicts what is known of a member.

@@ -3,6 +3,7 @@
 
 mod connections;
 pub mod device;
+mod errands;
 pub mod mail;
 mod peers;
 mod reactor;
@@ -22,11 +23,10 @@ use orbitkv_shards::leases::ConnectionId;
 use orbitkv_shards::segment_log::BlockName;
 use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::identity::ShardIndex;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
+use crate::engine::EngineHub;
 use crate::engine::registry::Registry;
-use crate::engine::{EngineHub, Errand};
 use crate::peers::Peers;
 use device::DeviceDriver;
 use mail::{Answer, Incoming, LETTERS_PER_TURN, Letter, Mail};
@@ -386,6 +386,7 @@ impl Core {
             Letter::Command(command) => {
                 let (tag, command) = *command;
                 self.parts.shard.execute(tag, command, now);
+                self.note_head();
             }
             Letter::Register(question) => {
                 let (tag, registration) = *question;
@@ -412,7 +413,8 @@ impl Core {
             | Letter::Permit(..)
             | Letter::Excluded(..)
             | Letter::Owners(..)
-            | Letter::Readings(..) => {
+            | Letter::Readings(..)
+            | Letter::Samples(..) => {
                 self.on_peers_letter(from, letter, now);
             }
             Letter::Stop => {
@@ -430,6 +432,7 @@ impl Core {
             | Answer::Namespaces(..)
             | Answer::Owners(..)
             | Answer::Readings(..)
+            | Answer::Samples(..)
             | Answer::Lowered(..)
             | Answer::Doubted(..)
             | Answer::Stopped
@@ -454,89 +457,6 @@ impl Core {
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),
             peers: peers.map(|peers| peers.report(head, now, Moment(boottime_ns()))),
         }
-    }
-
-    /// Runs the hub's errands until this turn has done enough or a lane is full; returns whether any
-    /// was done, and whether this turn has done enough. Whoever takes from the full lane rings.
-    fn run_errands(&mut self, now: Moment) -> (bool, bool) {
-        let mut worked = false;
-        while self.units_left > 0 {
-            let Some(errand) = self.parts.hub.poll_errand() else { return (worked, false) };
-            if let Errand::Commands(commands) = &errand {
-                let units: usize = commands.iter().map(|(_, _, command)| command.units()).sum();
-                self.units_left = self.units_left.saturating_sub(units);
-            }
-            if let Some(errand) = self.run_errand(errand, now) {
-                self.parts.hub.postpone(errand);
-                return (worked, false);
-            }
-            worked = true;
-        }
-        (worked, true)
-    }
-
-    /// Runs an errand, or gives it back whole if a lane has no room for it.
-    fn run_errand(&mut self, errand: Errand, now: Moment) -> Option<Errand> {
-        let me = self.index();
-        match errand {
-            Errand::Commands(commands) => {
-                let room = |&(ShardIndex(to), ..): &(ShardIndex, Tag, Command)| {
-                    usize::from(to) == me || self.parts.mail.has_room(usize::from(to), 1)
-                };
-                // At most one command of a group goes to a core, so one seat in each lane is enough.
-                if !commands.iter().all(room) {
-                    return Some(Errand::Commands(commands));
-                }
-                for (ShardIndex(to), tag, command) in commands {
-                    if usize::from(to) == me {
-                        self.parts.shard.execute(tag, command, now);
-                    } else {
-                        self.post(usize::from(to), Letter::Command(Box::new((tag, command))));
-                    }
-                }
-            }
-            Errand::Register(tag, registration) if me == 0 => {
-                let outcome = self.registry.register(*registration);
-                self.parts.hub.on_registered(tag, outcome);
-            }
-            Errand::Register(tag, registration) => {
-                if !self.parts.mail.has_room(0, 1) {
-                    return Some(Errand::Register(tag, registration));
-                }
-                self.post(0, Letter::Register(Box::new((tag, *registration))));
-            }
-            Errand::Abandoned { connection, process_id } => {
-                let core = EngineHub::core_of(connection);
-                let cores = self.control();
-                if core == me {
-                    self.on_abandoned(connection, process_id);
-                } else if core < cores {
-                    if !self.parts.mail.has_room(core, 1) {
-                        return Some(Errand::Abandoned { connection, process_id });
-                    }
-                    self.post(core, Letter::Abandoned { connection, process: process_id });
-                }
-            }
-            Errand::Unregister(connection) if me == 0 => self.registry.on_gone(connection),
-            Errand::Unregister(connection) => {
-                if !self.parts.mail.has_room(0, 1) {
-                    return Some(Errand::Unregister(connection));
-                }
-                self.post(0, Letter::Unregister(connection));
-            }
-            Errand::Forget(connection) => {
-                if self.parts.hub.forget(connection) {
-                    self.sockets.remove(connection);
-                }
-            }
-            Errand::Drain => self.parts.mail.answer(self.control(), Answer::DrainRequested),
-        }
-        None
-    }
-
-    fn post(&mut self, to: usize, letter: Letter) {
-        let sent = self.parts.mail.send(to, letter);
-        assert!(sent.is_ok(), "asked for room before");
     }
 
     /// Control's number among the participants: the one after the last core.

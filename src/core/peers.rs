@@ -20,6 +20,13 @@ impl Core {
         }
     }
 
+    /// After a command of the shard: it may have changed the journal.
+    pub(super) fn note_head(&mut self) {
+        if let Some(peers) = &mut self.parts.peers {
+            peers.note_head(self.parts.shard.head());
+        }
+    }
+
     /// The peers' part of a turn: after the engines', whose answers have gone out. True if more is to be done.
     pub(super) fn turn_peers(&mut self, now: Moment) -> bool {
         let control = self.control();
@@ -81,6 +88,10 @@ impl Core {
             }
             Letter::Readings(question) => {
                 mail.answer(from, Answer::Readings(Box::new(peers.readings(&question, now))));
+            }
+            Letter::Samples(question) => {
+                let samples = Box::new(peers.samples(&question));
+                mail.answer(from, Answer::Samples(question.tag, shard.index(), samples));
             }
             letter => unreachable!("{letter:?} is not about peers"),
         }

@@ -55,7 +55,7 @@ impl Kind {
     /// A multiple of the modulus, from which every draw would be 0; a seed that is wider than the state.
     pub fn check(self, seed: u64) -> Result<(), Refusal> {
         let limit = match self {
-            Kind::ParkMiller if seed % PARK_MILLER_MODULUS == 0 => {
+            Kind::ParkMiller if seed.is_multiple_of(PARK_MILLER_MODULUS) => {
                 "every draw would be 0 from a multiple of 2147483647"
             }
             Kind::Mixed if seed > u64::from(u32::MAX) => "the state has 32 bits: at most 4294967295",

@@ -47,6 +47,9 @@ pub trait Model {
     fn run(parameters: &Self::Parameters, seed: u64) -> Outcome;
 }
 
+/// Runs a model on what was given and a seed; its parameters and what came of them.
+type Run = fn(&Given<'_>, u64) -> Result<(serde_json::Value, Outcome), Refusal>;
+
 /// A model in the list of all.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -57,7 +60,7 @@ pub struct Entry {
     /// Name of the model.
     pub name: &'static str,
     seeding: Option<Seeding>,
-    run: fn(&Given<'_>, u64) -> Result<(serde_json::Value, Outcome), Refusal>,
+    run: Run,
 }
 
 /// Models by the part of the product they speak of, in the order of their lessons.

@@ -114,7 +114,7 @@ fn parse(text: &str, in_place_of: &Value) -> Value {
     match (in_place_of, json) {
         (Value::String(_), Some(Value::String(word))) => Value::String(word),
         (Value::String(_), _) => Value::String(text.to_owned()),
-        (_, Some(json)) if !(in_place_of.is_array() && !json.is_array()) => json,
+        (_, Some(json)) if json.is_array() || !in_place_of.is_array() => json,
         (Value::Array(items), _) => {
             let of = items.first().cloned().unwrap_or(Value::Null);
             Value::Array(text.split(',').map(|item| parse(item.trim(), &of)).collect())

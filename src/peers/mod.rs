@@ -15,6 +15,7 @@ mod lookup;
 mod payload;
 mod permits;
 mod report;
+mod samples;
 mod settings;
 
 use std::collections::{HashMap, VecDeque};
@@ -38,11 +39,13 @@ use life::Life;
 use links::{Links, Side};
 use lookup::LookupBuffer;
 use payload::{Payload, Surroundings};
+use samples::Samples;
 
 pub use life::{LifeLetter, Neighbours};
 pub use payload::{PEER_DESCRIPTORS_PER_CORE, PayloadReport, PeerSockets, bind_peer_socket, socket_path};
 pub use permits::{PermitLetter, Pool};
 pub use report::{OwnerRow, OwnersPage, PeersReport, ReadingsAnswer, ReadingsQuestion};
+pub use samples::{Excerpt, Installed, Published, SamplesAnswer, SamplesQuestion, samples_bytes};
 pub use settings::{PeersSettings, RECEIVE_SLICE_BYTES_MIN, SettingsRefused};
 
 /// Bytes of streams that a turn reads. What is left waits for the next one.
@@ -90,6 +93,8 @@ pub struct Peers {
     is_suspended: bool,
     /// Whether some member's shards are other ranges of the hash than ours.
     streams_elsewhere: bool,
+    /// For whoever measures how soon changes are seen.
+    samples: Option<Samples>,
 }
 
 impl Peers {
@@ -112,6 +117,10 @@ impl Peers {
         // Until a life is registered there is none to speak for, though members may be known before.
         publisher.on_fenced(now);
         subscriber.on_fenced(now);
+        let samples = Samples::with_room(settings.visibility_samples);
+        if samples.is_some() {
+            subscriber.watch_installs();
+        }
         let partition = Partition::new(settings.index)
             .with_prefetch(orbitkv_native::prefetch::prefetch)
             .with_advice(orbitkv_native::huge_pages::advise);
@@ -146,6 +155,7 @@ impl Peers {
             handshake_turns: 0,
             is_suspended: true,
             streams_elsewhere: false,
+            samples,
         })
     }
 
@@ -205,6 +215,7 @@ impl Peers {
         more |= self.publisher.turn(&shard.source(), self.draws, now);
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         more |= self.subscriber.turn(&mut index, now);
+        samples::note_installs(&mut self.samples, &mut self.subscriber);
         self.interpret(now);
         let (payload, mut around) = self.payload_around(now, boot);
         more |= payload.turn(shard, &mut around);
@@ -383,11 +394,14 @@ impl Peers {
 
     /// Reads what has come, a bounded part of it, and hands each whole frame to its room.
     fn read_links(&mut self, shard: &mut Shard, head: Sequence, now: Moment) -> bool {
-        let Peers { links, endpoint, publisher, subscriber, partition, .. } = self;
+        let Peers { links, endpoint, publisher, subscriber, partition, samples, .. } = self;
         let mut index = Index { partition, namespaces: shard.namespaces_mut() };
         let ended = links.read(endpoint, READ_BYTES_PER_TURN, |id, side, frame| match side {
             Side::Source => publisher.on_frame(id, frame, head, now),
-            Side::Requester => subscriber.on_frame(id, frame, &mut index, now),
+            Side::Requester => {
+                subscriber.on_frame(id, frame, &mut index, now);
+                samples::note_installs(samples, subscriber);
+            }
         });
         for (connection, code) in ended {
             self.endpoint.close(connection, code, now.0);

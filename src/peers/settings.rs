@@ -56,6 +56,8 @@ pub struct PeersSettings {
     pub guard: PeerGuard,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
+    /// Samples of each kind a core has room for, for whoever measures visibility; 0 for none.
+    pub visibility_samples: u32,
 }
 
 impl PeersSettings {
@@ -112,6 +114,7 @@ impl PeersSettings {
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
             guard: cluster.guard,
+            visibility_samples: cluster.visibility_samples,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
         })
     }

@@ -263,6 +263,12 @@ pub struct NodeArgs {
     /// How a recovery route is chosen; this version has fixed alone  [default: fixed]
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
     pub route_policy: Option<RoutePolicy>,
+
+    /// For measurements: keep so many of the newest moments at which a core published changes, and as many at which changes
+    /// of peers became visible on it, at most 65536  [default: 0, none]
+    #[arg(long, value_name = "COUNT", hide = true)]
+    #[serde(skip)]
+    pub visibility_samples: Option<u32>,
 }
 
 fn given<T>(above: Vec<T>, below: Vec<T>) -> Vec<T> {
@@ -313,6 +319,7 @@ impl NodeArgs {
             retry_percent: self.retry_percent.or(below.retry_percent),
             route_policy: self.route_policy.or(below.route_policy),
             receive_budget: self.receive_budget.or(below.receive_budget),
+            visibility_samples: self.visibility_samples.or(below.visibility_samples),
         }
     }
 
@@ -339,6 +346,7 @@ impl NodeArgs {
             ("--breaker-calls", self.breaker_calls.map(|calls| calls.to_string())),
             ("--breaker-pause", self.breaker_pause.map(|span| span.to_string())),
             ("--retry-percent", self.retry_percent.map(|percent| percent.to_string())),
+            ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
         ];
         given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))
     }

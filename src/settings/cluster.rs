@@ -26,6 +26,9 @@ const RECEIVE_DEFAULT: ByteSize = ByteSize(64 * MIB);
 /// Changes that come together are told together, and none waits for longer than it takes to be seen anyway.
 const COALESCE_DEFAULT: Duration = Duration::from_millis(2);
 
+/// Most samples of each kind that a core keeps: ten minutes of a hundred installs a second, in some ten megabytes.
+const VISIBILITY_SAMPLES_MAX: u32 = 65_536;
+
 /// Most endpoints of etcd: five voting members, and as many again while they are moved.
 const ENDPOINTS_MAX: usize = 10;
 /// Longest certificate, key or user file that is read.
@@ -62,6 +65,8 @@ pub struct ClusterSettings {
     pub shares_memory: bool,
     /// How peers that fail are treated.
     pub guard: PeerGuard,
+    /// Samples of publications and of installs that each core keeps, for whoever measures; 0 for none.
+    pub visibility_samples: u32,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -152,6 +157,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
         guard: guard(args)?,
+        visibility_samples: visibility_samples(args)?,
     }))
 }
 
@@ -203,6 +209,15 @@ fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
         return Err(refused("--coalesce", span, bound, "use --coalesce 2ms"));
     }
     Ok(span.0)
+}
+
+fn visibility_samples(args: &NodeArgs) -> Result<u32, SettingsError> {
+    let count = args.visibility_samples.unwrap_or(0);
+    if count > VISIBILITY_SAMPLES_MAX {
+        let bound = format!("must be at most {VISIBILITY_SAMPLES_MAX}");
+        return Err(refused("--visibility-samples", count, bound, "read them more often"));
+    }
+    Ok(count)
 }
 
 /// Whether shared memory is among the transports; QUIC carries every request and is always.

@@ -13,7 +13,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[must_use]
 pub fn setting_names() -> Vec<String> {
     let command = NodeArgs::augment_args(Command::new("node"));
-    let names = command.get_arguments().filter_map(|argument| argument.get_long().map(str::to_owned));
+    // What is hidden is for measurements and is given for one run.
+    let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let names = shown.filter_map(|argument| argument.get_long().map(str::to_owned));
     names.filter(|name| name != "config").collect()
 }
 

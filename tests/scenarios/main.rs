@@ -16,3 +16,4 @@ mod network;
 mod peers;
 mod replays;
 mod sharing;
+mod visibility;

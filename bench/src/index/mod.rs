@@ -156,7 +156,7 @@ fn measure(args: &IndexArgs, core: usize) -> Result<Report, Failure> {
         json!({ "core": core, "sizes": plan, "pressure": at_start.until_now(), "figures": details });
     Ok(Report {
         name: "index",
-        profile: args.profile,
+        profile: args.profile.into(),
         seed: args.seed,
         machine,
         figures: figures.join("\n\n"),

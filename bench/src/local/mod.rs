@@ -154,7 +154,7 @@ fn measure(args: &LocalArgs, node_core: usize, bench_core: usize) -> Result<Repo
     });
     Ok(Report {
         name: "local",
-        profile: args.profile,
+        profile: args.profile.into(),
         seed: args.seed,
         machine,
         figures: String::new(),

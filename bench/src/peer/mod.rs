@@ -230,7 +230,7 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
         .chain(exits.map(|ending| restart(&plan, args.seed, ending)));
     Ok(Report {
         name: "peer",
-        profile: args.profile,
+        profile: args.profile.into(),
         seed: args.seed,
         machine,
         figures: figures(&runs),

@@ -90,6 +90,7 @@ impl Nodes {
             shards: Some(1),
             cores: Some(CoreList(vec![core])),
             member: Some(member(shares_memory)),
+            flags: Vec::new(),
         };
         let order = ClusterOrder {
             nodes: vec![node("source", cores.source), node("reader", cores.reader)],

@@ -100,7 +100,7 @@ fn measure(args: &ResilienceArgs) -> Result<Report, Failure> {
         UNUSED.iter().map(|(name, why)| json!({ "pattern": name, "why": why })).collect();
     Ok(Report {
         name: "resilience",
-        profile: args.profile,
+        profile: args.profile.into(),
         seed: 0,
         machine,
         figures: figures(&rows),

@@ -2,7 +2,6 @@
 //! stopped and goes on.
 
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,6 @@ use orbitkv::control::report::PeersReport;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::quantity::{ByteSize, MIB};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
 use crate::{Failure, processes};
@@ -35,8 +33,6 @@ pub struct Stage {
     // Before the cluster, which they are connected to.
     engines: Vec<Engine>,
     cluster: Cluster,
-    // The program that the nodes run.
-    _launcher: TempDir,
 }
 
 /// A connected engine.
@@ -70,12 +66,6 @@ impl Stage {
     /// # Errors
     /// If they do not start or do not come to know each other.
     pub fn start(nodes: usize, settings: &[&str], signals: &StopSignals) -> Result<Stage, Failure> {
-        let launcher = tempfile::tempdir()?;
-        let program = launcher.path().join("orbitkv");
-        let script =
-            format!("#!/bin/sh\nexec '{}' \"$@\" {}\n", processes::program()?.display(), settings.join(" "));
-        std::fs::write(&program, script)?;
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o700))?;
         let (journal, index, receive) = (ByteSize(16 * MIB), ByteSize(16 * MIB), ByteSize(64 * MIB));
         let node = |number: usize| NodeOrder {
             name: if number == READER { "reader".to_owned() } else { format!("source-{number}") },
@@ -83,6 +73,7 @@ impl Stage {
             ssd: ByteSize(0),
             shards: Some(1),
             cores: None,
+            flags: settings.iter().flat_map(|setting| setting.split(' ')).map(str::to_owned).collect(),
             member: Some(MemberOrder { journal, index, receive, shares_memory: false }),
         };
         let order = ClusterOrder {
@@ -90,11 +81,11 @@ impl Stage {
             coordination: Coordination::Started,
             name: "bench".to_owned(),
             data_parent: std::env::temp_dir(),
-            program: Some(program),
+            program: Some(processes::program()?),
         };
         let mut cluster = Cluster::start(&order, signals)?;
         cluster.await_complete(COMPLETE_WAIT, signals)?;
-        let mut stage = Stage { engines: Vec::new(), cluster, _launcher: launcher };
+        let mut stage = Stage { engines: Vec::new(), cluster };
         stage.engines = (0..nodes).map(|at| stage.engine(at)).collect::<Result<_, _>>()?;
         Ok(stage)
     }

@@ -347,10 +347,10 @@ mod tests {
             // By itself it may be a successor: membership knows which.
             (|p| p.handshakes.wrong_keys = 1, &[]),
             (
-                |p| _ = p.sessions_refused.insert("WrongSource".to_owned(), 2),
+                |p| p.sessions_refused = [("WrongSource".to_owned(), 2)].into(),
                 &[("sessions-refused", Severity::Notice)],
             ),
-            (|p| _ = p.sessions_refused.insert("NotInMap".to_owned(), 2), &[]),
+            (|p| p.sessions_refused = [("NotInMap".to_owned(), 2)].into(), &[]),
             (|p| p.protocol_errors = 1, &[("peer-violations", Severity::Fault)]),
             (|p| p.lending.beyond_head = 1, &[("peer-violations", Severity::Fault)]),
             (|p| p.lending.quarantined_bytes = 1, &[("quarantine", Severity::Notice)]),

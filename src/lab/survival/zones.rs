@@ -143,8 +143,8 @@ impl Model for Zones {
         within("propagation_KU7.same_zone", propagation.same_zone, 1..=1_000)?;
         within("propagation_KU7.same_region", propagation.same_region, 1..=1_000)?;
         within("propagation_KU7.remote", propagation.remote, 1..=1_000)?;
-        let plans = parameters.plans.iter();
-        plans.map(|(name, plan)| within(&format!("plans.{name} (entries)"), plan.len(), 1..=64)).collect()
+        let mut plans = parameters.plans.iter();
+        plans.try_for_each(|(name, plan)| within(&format!("plans.{name} (entries)"), plan.len(), 1..=64))
     }
 
     fn run(parameters: &ZoneParameters, _seed: u64) -> Outcome {

@@ -13,6 +13,7 @@ mod figures;
 mod fit;
 mod frames;
 mod freshness;
+mod installs;
 mod links;
 mod membership;
 mod session;
@@ -42,6 +43,7 @@ use crate::time::Moment;
 use batch::{Applying, Batch};
 use census::Census;
 use dialing::Dials;
+use installs::Installs;
 use membership::Membership;
 use session::Phase;
 use snapshot::Bootstrap;
@@ -49,6 +51,7 @@ use stream::Stream;
 
 pub use close::CloseCause;
 pub use figures::{OwnerDetail, OwnerState, Spans, SubscriberFigures, Traffic};
+pub use installs::Install;
 pub use stream::StreamId;
 
 /// Bounds of the room; chapter 2.10 says why.
@@ -199,6 +202,7 @@ pub struct Subscriber {
     generations: u64,
     effects: VecDeque<SubscriberEffect>,
     figures: SubscriberFigures,
+    installs: Installs,
 }
 
 impl Subscriber {
@@ -244,6 +248,7 @@ impl Subscriber {
             generations: 0,
             effects: VecDeque::new(),
             figures: SubscriberFigures::default(),
+            installs: Installs::default(),
         }
     }
 
@@ -389,6 +394,8 @@ impl Subscriber {
             }
             stream.deadline = deadline;
         }
+        let applied = stream.applied();
+        self.installs.note(stream.source, &mut stream.told, applied);
     }
 
     fn settle_all(&mut self) {

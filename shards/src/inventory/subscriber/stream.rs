@@ -65,6 +65,8 @@ pub(super) struct Stream {
     pub lacking_since: Option<Moment>,
     pub tally: Tally,
     pub deadline: Option<Moment>,
+    /// What whoever watches installs knows to be visible.
+    pub told: Sequence,
 }
 
 impl Stream {
@@ -85,6 +87,7 @@ impl Stream {
             lacking_since: Some(now),
             tally: Tally { holding: Holding::Bare, fresh_at: Moment(0) },
             deadline: None,
+            told: Sequence(0),
         }
     }
 

@@ -142,3 +142,30 @@ fn changes_do_not_reach_a_view_that_waits_for_an_answer() {
     assert_eq!(rig.found(1), [5]);
     assert_eq!(rig.room.figures().received[&Kind::Delta].frames, 1);
 }
+
+#[test]
+fn an_install_is_told_once_its_interval_is_whole_and_only_to_who_watches() {
+    let (mut rig, connection) = Rig::live(10, &[put(1, 5)]);
+    rig.delta(connection, 10, 12, &[put(2, 11)]);
+    assert_eq!(rig.room.poll_install(), None, "nobody watches");
+    rig.room.watch_installs();
+    let mut polled = |rig: &mut Rig| {
+        let installs = std::iter::from_fn(|| rig.room.poll_install());
+        installs.map(|install| (install.from.0, install.through.0)).collect::<Vec<_>>()
+    };
+    // What was visible before is told with the next interval.
+    rig.delta(connection, 12, 14, &[delete(2, 13)]);
+    assert_eq!(polled(&mut rig), [(0, 14)]);
+    rig.say(connection, 15, &FromSource::Progress { through: Sequence(15) });
+    rig.send(connection, 15, &delta_body(12, 14, &[delete(2, 13)]));
+    assert_eq!(polled(&mut rig), [(14, 15)], "a repeated interval makes nothing visible");
+    // A large frame is visible with its last step.
+    let changes: Vec<_> = (0..10).map(|key| put(key, 16 + key)).collect();
+    let bytes = rig.frame(connection, 25, &delta_body(15, 25, &changes));
+    rig.send_bytes(connection, &bytes);
+    while rig.applied("a", 1) != Some(25) {
+        assert_eq!(polled(&mut rig), []);
+        rig.turn();
+    }
+    assert_eq!(polled(&mut rig), [(15, 25)]);
+}

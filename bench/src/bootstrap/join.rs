@@ -1,0 +1,120 @@
+//! One node that joins a cluster late: how long it takes until it has all that the others have, what they send it for
+//! that, and whether it is exactly that.
+
+use std::time::Duration;
+
+use orbitkv::cli::http_client::HttpClient;
+use orbitkv::control::metadata::MetadataPage;
+use orbitkv::control::owners::OwnersPage;
+use orbitkv::control::signals::StopSignals;
+use orbitkv_native::clock::monotonic_ns;
+use serde::Serialize;
+
+use crate::Failure;
+use crate::streams::convergence::{self, Convergence};
+use crate::streams::keys::Keys;
+use crate::streams::owner::Owner;
+use crate::streams::owners::{Holding, Owners};
+use crate::streams::{WAIT, failure, pause};
+
+/// How often the one that joins is looked at: seldom, because looking takes it time.
+const LOOK: Duration = Duration::from_millis(10);
+/// Longest time until it has all.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What the owners have sent for snapshots, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sent {
+    /// Snapshot pages.
+    pub page_frames: u64,
+    /// Their bytes.
+    pub page_bytes: u64,
+    /// Bytes of what changed while pages were on their way.
+    pub replay_bytes: u64,
+}
+
+impl Sent {
+    fn by(owners: &Owners) -> Result<Sent, Failure> {
+        let mut sent = Sent::default();
+        for page in owners.pages()? {
+            for peers in page.shards.iter().filter_map(|shard| shard.peers.as_ref()) {
+                sent.page_frames += peers.pages_sent.frames;
+                sent.page_bytes += peers.pages_sent.bytes;
+                sent.replay_bytes += peers.replay_bytes_sent;
+            }
+        }
+        Ok(sent)
+    }
+
+    fn since(&self, before: &Sent) -> Sent {
+        Sent {
+            page_frames: self.page_frames - before.page_frames,
+            page_bytes: self.page_bytes - before.page_bytes,
+            replay_bytes: self.replay_bytes - before.replay_bytes,
+        }
+    }
+}
+
+/// How one join went.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Joined {
+    /// Longest time from an owner's being known to its first view, as the node itself says, in microseconds.
+    pub bootstrap_us: u64,
+    /// From the start of the process until it showed all of all owners, in nanoseconds: to the next look.
+    pub complete_ns: u64,
+    /// What that took of the owners.
+    pub sent: Sent,
+    /// Whether it was exactly what they have.
+    pub convergence: Convergence,
+}
+
+/// Lets a node of that name join, looks at what it has, and lets it go again.
+///
+/// # Errors
+/// If it does not start, does not come to have all, shows a wrong block, or a signal comes.
+pub fn once(owners: &mut Owners, name: String, seed: u64, signals: &StopSignals) -> Result<Joined, Failure> {
+    let before = Sent::by(owners)?;
+    let began_ns = monotonic_ns();
+    let (http, socket) = {
+        let node = owners.add(name, signals)?;
+        (HttpClient::new(node.http_address())?, node.socket().to_owned())
+    };
+    let streams = loop {
+        let (page, _): (OwnersPage, _) = http.get_as("/cache/metadata/owners")?;
+        let Some(behind) = owners.behind(&page.owners, None) else { break page.owners };
+        if monotonic_ns() - began_ns > LONGEST.as_nanos() as u64 {
+            let owner = &owners.identities()[behind].node_id;
+            return Err(failure(format!(
+                "it does not have all of {owner} after {LONGEST:?}: {:?}",
+                page.owners
+            )));
+        }
+        pause(LOOK, signals)?;
+    };
+    let complete_ns = monotonic_ns() - began_ns;
+    let (page, _): (MetadataPage, _) = http.get_as("/cache/metadata")?;
+    let peers = page.shards.iter().filter_map(|shard| shard.peers.as_ref());
+    let bootstrap_us = peers.map(|peers| peers.bootstrap_us_max).max().unwrap_or(0);
+    let sent = Sent::by(owners)?.since(&before);
+    // Its engine has no blocks of its own: the generation is nobody's.
+    let mut observer = Owner::start(&socket, Keys::none(seed, u64::MAX), seed, 0)?;
+    let holdings: Vec<Holding> = (0..owners.len()).map(|owner| owners.holding(owner)).collect();
+    let mut convergence = convergence::compare(&mut observer, &streams, &holdings)?;
+    convergence += convergence::bring(&mut observer, &holdings[0].keys)?;
+    drop(observer);
+    owners.remove_added();
+    await_gone(owners, signals)?;
+    Ok(Joined { bootstrap_us, complete_ns, sent, convergence })
+}
+
+/// The next one joins a cluster that has forgotten this one.
+fn await_gone(owners: &Owners, signals: &StopSignals) -> Result<(), Failure> {
+    let began_ns = monotonic_ns();
+    while owners.pages()?.iter().any(|page| page.membership.members.len() > owners.len()) {
+        if monotonic_ns() - began_ns > WAIT.as_nanos() as u64 {
+            return Err(failure(format!("a node that has left is still a member after {WAIT:?}")));
+        }
+        pause(LOOK, signals)?;
+    }
+    Ok(())
+}

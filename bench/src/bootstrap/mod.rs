@@ -1,0 +1,253 @@
+//! `orbitkv-bench bootstrap`: how long a node that joins late takes until it has all that the others have, and what they
+//! send it for that (chapter 6.1).
+//!
+//! Node after node joins a cluster of owners that stand still, is compared key by key, and leaves. Named a baseline, the
+//! `orbitkv` of an earlier commit, clusters of either take turns, and the p99 is held against the baseline's. Without one
+//! the times inform only; that every join ends in exactly what the owners have is a gate in any case.
+
+mod join;
+mod plan;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use orbitkv::cli::table::Table;
+use orbitkv::control::signals::StopSignals;
+use orbitkv::exit::Exit;
+use serde_json::{Value, json};
+
+use crate::report::{Gate, Report};
+use crate::streams::convergence::Convergence;
+use crate::streams::distribution::Distribution;
+use crate::streams::outlet::Outlet;
+use crate::streams::owners::{Owners, StartOrder};
+use crate::streams::{RunArgs, conclude};
+use crate::{Failure, fail, machine, progress};
+use join::Joined;
+use plan::{RATIO_MAX, Side};
+
+/// Owners at most: with the one that joins they are as many as a cluster may have.
+const OWNERS_MAX: u16 = 63;
+/// Joins between two words of progress.
+const JOINS_PER_WORD: usize = 10;
+
+/// What to measure.
+#[derive(Args)]
+pub struct BootstrapArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// `orbitkv` of an earlier commit, built in the same way, whose clusters take turns with ours.
+    #[arg(long, value_name = "PROGRAM")]
+    baseline: Option<PathBuf>,
+}
+
+/// All joins of a side.
+struct Joins {
+    side: Side,
+    joined: Vec<Joined>,
+}
+
+/// Measures, prints, and says by its exit code whether the gates are met.
+pub fn run(args: &BootstrapArgs) -> ExitCode {
+    if let Err(refused) = refuse(args) {
+        return fail(Exit::Usage, &*Failure::from(refused));
+    }
+    let measured = Outlet::of("bootstrap", &args.run).and_then(|outlet| measure(args, &outlet));
+    conclude(measured, args.run.json)
+}
+
+fn refuse(args: &BootstrapArgs) -> Result<(), String> {
+    let managers = args.run.managers;
+    if managers > OWNERS_MAX {
+        return Err(format!(
+            "--managers {managers}: must be at most {OWNERS_MAX}, because one more joins; lower --managers to {OWNERS_MAX}"
+        ));
+    }
+    match &args.baseline {
+        Some(program) if !program.is_file() => Err(format!(
+            "--baseline {}: there is no such program; build the earlier commit and name its `orbitkv`",
+            program.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn measure(args: &BootstrapArgs, outlet: &Outlet) -> Result<Report, Failure> {
+    let (common, machine) = (&args.run, machine::describe());
+    let load = machine::Pressure::now();
+    let signals = StopSignals::watch()?;
+    let legs = plan::legs(args.baseline.is_some());
+    let joins_per_leg = plan::joins(common.profile, legs.len());
+    let mut sides = [Side::Ours, Side::Baseline].map(|side| Joins { side, joined: Vec::new() });
+    for side in legs {
+        let program = args.baseline.clone().filter(|_| *side == Side::Baseline);
+        sides[*side as usize].joined.extend(leg(common, program, joins_per_leg, &signals)?);
+    }
+    let report = Report {
+        name: "bootstrap",
+        profile: common.profile.into(),
+        seed: common.seed,
+        machine,
+        figures: figures(common, &sides),
+        gates: gates(common, &sides),
+        settings: json!({
+            "managers": common.managers,
+            "residences": common.residences,
+            "legs": legs,
+            "joins_per_leg": joins_per_leg,
+            "baseline": args.baseline,
+            "sides": sides.iter().filter(|side| !side.joined.is_empty()).map(Joins::json).collect::<Vec<_>>(),
+            "pressure": load.until_now(),
+        }),
+    };
+    let distributions: Vec<_> = sides.iter().flat_map(Joins::distributions).collect();
+    outlet.write(&report, &distributions.iter().collect::<Vec<_>>())?;
+    Ok(report)
+}
+
+/// All joins in one cluster.
+fn leg(
+    args: &RunArgs,
+    program: Option<PathBuf>,
+    joins: usize,
+    signals: &StopSignals,
+) -> Result<Vec<Joined>, Failure> {
+    let start = StartOrder { coalesce: args.coalesce, program, joiner: true, ..StartOrder::default() };
+    let mut owners = Owners::start_as(args, &start, signals)?;
+    let mut joined = Vec::with_capacity(joins);
+    for number in 1..=joins {
+        joined.push(join::once(&mut owners, format!("joiner-{number}"), args.seed, signals)?);
+        if number % JOINS_PER_WORD == 0 {
+            progress(&format!("{number} of {joins} nodes have joined"));
+        }
+    }
+    owners.require_alive()?;
+    Ok(joined)
+}
+
+impl Joins {
+    /// Time to the last first view, and from process start to all of it; none of a side that did not take part.
+    fn distributions(&self) -> Vec<Distribution> {
+        if self.joined.is_empty() {
+            return Vec::new();
+        }
+        let names = match self.side {
+            Side::Ours => ["bootstrap", "start_complete"],
+            Side::Baseline => ["baseline_bootstrap", "baseline_start_complete"],
+        };
+        let [mut bootstrap, mut complete] = names.map(Distribution::of);
+        for joined in &self.joined {
+            bootstrap.record(joined.bootstrap_us * 1_000);
+            complete.record(joined.complete_ns);
+        }
+        vec![bootstrap, complete]
+    }
+
+    fn convergence(&self) -> Convergence {
+        let mut all = Convergence::default();
+        self.joined.iter().for_each(|joined| all += joined.convergence);
+        all
+    }
+
+    fn json(&self) -> Value {
+        let distributions = self.distributions();
+        json!({
+            "side": self.side,
+            "histograms": distributions.iter().map(|one| (one.name.to_owned(), one.json())).collect::<serde_json::Map<_, _>>(),
+            "raw": self.joined,
+        })
+    }
+}
+
+fn figures(args: &RunArgs, sides: &[Joins]) -> String {
+    let mut table = Table::new(["milliseconds", "p50", "p90", "p99", "p99.9", "max", "count"]);
+    let distributions = sides.iter().flat_map(Joins::distributions);
+    distributions.for_each(|distribution| table.row(distribution.cells()));
+    let rows = u64::from(args.managers) * args.residences;
+    let mut bytes: Vec<u64> = sides[0].joined.iter().map(|joined| joined.sent.page_bytes).collect();
+    bytes.sort_unstable();
+    let (least, most) = (bytes.first().copied().unwrap_or(0), bytes.last().copied().unwrap_or(0));
+    let words = format!(
+        "{table}\neach joins {} owners of {} residences: {least} to {most} bytes of snapshot pages, {:.1} a row",
+        args.managers,
+        args.residences,
+        most as f64 / rows as f64
+    );
+    match sides[1].joined.is_empty() {
+        true => {
+            words + "\ntimes inform only: they are judged against an earlier commit, with --baseline PROGRAM"
+        }
+        false => words,
+    }
+}
+
+fn gates(args: &RunArgs, sides: &[Joins; 2]) -> Vec<Gate> {
+    let faults = sides.iter().map(|side| side.convergence().faults()).sum::<u64>();
+    let convergence = Gate::new("bootstrap_convergence", args.profile, args.seed)
+        .against("faults, key by key after each join", None)
+        .none_ever(faults);
+    let [Some(ours), Some(theirs)] = sides.each_ref().map(|side| side.distributions().into_iter().next())
+    else {
+        return vec![convergence];
+    };
+    let [ours_ms, theirs_ms] = [ours, theirs].map(|bootstrap| bootstrap.milliseconds(0.99));
+    let ratio = Gate::new("bootstrap", args.profile, args.seed)
+        .at_most(RATIO_MAX)
+        .against("p99 of the baseline, ms", Some(theirs_ms))
+        .value(ours_ms / theirs_ms)
+        .details(json!({ "p99_ms": ours_ms, "baseline_p99_ms": theirs_ms }));
+    vec![ratio, convergence]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::join::Sent;
+    use super::*;
+    use crate::streams::Profile;
+
+    fn args() -> RunArgs {
+        RunArgs {
+            managers: 16,
+            profile: Profile::Formal,
+            seed: 1,
+            coalesce: None,
+            residences: 512,
+            out: None,
+            json: false,
+        }
+    }
+
+    fn joins(side: Side, bootstrap_us: &[u64], faults: u64) -> Joins {
+        let convergence = Convergence { keys_missing: faults, ..Convergence::default() };
+        let joined =
+            |&bootstrap_us: &u64| Joined { bootstrap_us, complete_ns: 1, sent: Sent::default(), convergence };
+        Joins { side, joined: bootstrap_us.iter().map(joined).collect() }
+    }
+
+    #[test]
+    fn the_gate_is_the_ratio_to_the_baseline_and_there_is_none_without() {
+        let met = |ours: &[u64], theirs: &[u64], faults| {
+            let gates = gates(&args(), &[joins(Side::Ours, ours, faults), joins(Side::Baseline, theirs, 0)]);
+            gates.iter().map(|gate| (gate.name(), gate.is_met())).collect::<Vec<_>>()
+        };
+        assert_eq!(met(&[1_000], &[], 0), [("bootstrap_convergence", true)]);
+        assert_eq!(met(&[1_000], &[], 1), [("bootstrap_convergence", false)]);
+        assert_eq!(met(&[1_090], &[1_000], 0), [("bootstrap", true), ("bootstrap_convergence", true)]);
+        assert_eq!(met(&[1_110], &[1_000], 1), [("bootstrap", false), ("bootstrap_convergence", false)]);
+        // One in a hundred is no p99, two are.
+        let slow = |count| [vec![1_000; 100 - count], vec![9_000; count]].concat();
+        assert!(met(&slow(1), &[1_000], 0)[0].1 && !met(&slow(2), &[1_000], 0)[0].1);
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused_with_a_remedy() {
+        let refused = |managers, baseline: Option<&str>| {
+            let run = RunArgs { managers, ..args() };
+            refuse(&BootstrapArgs { run, baseline: baseline.map(PathBuf::from) }).err().unwrap_or_default()
+        };
+        assert_eq!(refused(63, None), "");
+        assert!(refused(64, None).contains("lower --managers to 63"));
+        assert!(refused(4, Some("/nowhere/orbitkv")).contains("there is no such program"));
+    }
+}

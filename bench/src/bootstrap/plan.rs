@@ -1,0 +1,62 @@
+//! How often nodes join and what that is held against, fixed before anything runs.
+
+use serde::Serialize;
+
+use crate::streams::Profile;
+
+/// How much longer the p99 may be than that of the earlier commit.
+pub const RATIO_MAX: f64 = 1.10;
+
+/// Whose nodes join in a leg of a campaign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// The `orbitkv` of this build.
+    Ours,
+    /// The one that is named as the baseline.
+    Baseline,
+}
+
+/// The sides in their order, each with a cluster of its own: balanced, so that a machine that slows down or speeds up
+/// does so to both.
+pub fn legs(has_baseline: bool) -> &'static [Side] {
+    match has_baseline {
+        true => &[Side::Ours, Side::Baseline, Side::Baseline, Side::Ours],
+        false => &[Side::Ours],
+    }
+}
+
+/// Joins of one leg.
+pub fn joins(profile: Profile, legs: usize) -> usize {
+    // A p99 is of a hundred at least, so a side has two hundred in the formal profile.
+    let of_side: usize = match profile {
+        Profile::Ci => 4,
+        Profile::Dense => 100,
+        Profile::Formal => 200,
+    };
+    of_side / if legs > 1 { 2 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_balanced_in_number_and_in_time() {
+        let both = legs(true);
+        // The sum of positions is what a steady drift adds to a side.
+        let drift = |side| -> usize {
+            both.iter().enumerate().filter(|(_, leg)| **leg == side).map(|(at, _)| at).sum()
+        };
+        assert_eq!(drift(Side::Ours), drift(Side::Baseline));
+        assert_eq!(legs(false), [Side::Ours]);
+    }
+
+    #[test]
+    fn a_side_has_as_many_joins_whether_or_not_there_is_another() {
+        for profile in [Profile::Ci, Profile::Dense, Profile::Formal] {
+            assert_eq!(2 * joins(profile, 4), joins(profile, 1));
+        }
+        assert!(joins(Profile::Dense, 1) >= 100);
+    }
+}
