@@ -15,6 +15,7 @@ mod peer;
 mod processes;
 mod profile;
 mod report;
+mod resilience;
 mod routing;
 mod statistics;
 mod streams;
@@ -59,6 +60,8 @@ enum Measurement {
     /// How soon a request is ready whose blocks two peers have, one of which is held back: routes as planned against the
     /// fixed order.
     Routing(routing::RoutingArgs),
+    /// What each pattern against failing peers costs on a quiet day and gains on a failing one, on real processes.
+    Resilience(resilience::ResilienceArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
     /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Measurement::Local(args) => return local::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Routing(args) => return routing::run(&args),
+        Measurement::Resilience(args) => return resilience::run(&args),
         Measurement::Report(args) => return page::run(&args),
         Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),

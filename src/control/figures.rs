@@ -1,12 +1,14 @@
 //! From what a core says of itself to what an operator reads.
 
+use orbitkv_shards::fetcher::BreakerStanding;
+use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
 use orbitkv_wire::inventory::Kind;
 
 use super::report::{
-    ArenaReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport, PeerFrames,
-    PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault, SsdReport,
-    SsdState, TurnReport,
+    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
+    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault,
+    SsdReport, SsdState, TurnReport,
 };
 use super::routes;
 use crate::core::report::CoreReport;
@@ -166,6 +168,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         fetching: fetching(&report.payload),
         planning: routes::planning(&report.payload.planner),
         routes: report.payload.traces.iter().map(routes::row).collect(),
+        breakers: report.payload.breakers.iter().map(breaker).collect(),
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,
@@ -231,5 +234,23 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         lease_expired: fetcher.lease_expired,
         dials_failed: fetcher.dials_failed,
         violations: fetcher.violations,
+        first_asks: fetcher.first_asks,
+        extra_asks: fetcher.extra_asks,
+        extra_asks_refused: fetcher.extra_asks_refused,
+        calls_answered: fetcher.calls_answered,
+        calls_failed: fetcher.calls_failed,
+        breaker_opens: fetcher.breaker_opens,
+        breaker_probes: fetcher.breaker_probes,
+        breaker_refusals: fetcher.breaker_refusals,
     }
+}
+
+fn breaker(standing: &BreakerStanding) -> BreakerReport {
+    let BreakerStanding { source, phase, opens } = *standing;
+    let state = match phase {
+        Phase::Closed => "closed",
+        Phase::HalfOpen => "half-open",
+        Phase::Open => "open",
+    };
+    BreakerReport { node_id: source.node.to_string(), shard: source.shard.0, state: state.to_owned(), opens }
 }

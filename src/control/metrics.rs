@@ -2,7 +2,7 @@
 //!
 //! The registry is filled anew at each scrape from reports that the cores already keep, so nothing is
 //! counted twice and no core shares a counter. Labels are `shard`, `medium`, `reason`, `queue`, `kind`,
-//! all from fixed sets: none per block, request, namespace or incarnation.
+//! all from fixed sets, and `peer`: none per block, request, namespace or incarnation.
 
 use std::sync::atomic::AtomicU64;
 
@@ -277,6 +277,28 @@ const METRICS: &[Metric] = &[
             )
         })
     }),
+    counter("orbitkv_peer_asks", "Blocks asked of peers; extra ones after a failed call", |r| {
+        of_peers(r, |p| {
+            let asks = &p.fetching;
+            let refused = asks.extra_asks_refused;
+            by("kind", [("first", asks.first_asks), ("extra", asks.extra_asks), ("refused", refused)])
+        })
+    }),
+    counter("orbitkv_peer_calls", "Calls to peers that have ended", |r| {
+        of_peers(r, |p| {
+            by("kind", [("answered", p.fetching.calls_answered), ("failed", p.fetching.calls_failed)])
+        })
+    }),
+    counter("orbitkv_peer_breaker_events", "What came of peers that fail", |r| {
+        of_peers(r, |p| {
+            let calls = &p.fetching;
+            let refused = calls.breaker_refusals;
+            by(
+                "kind",
+                [("opened", calls.breaker_opens), ("probe", calls.breaker_probes), ("refused", refused)],
+            )
+        })
+    }),
     counter("orbitkv_payload_bytes", "Payload bytes between nodes", |r| {
         of_peers(r, |p| {
             let (fetched, wasted) = (p.fetching.bytes, p.fetching.wasted_bytes);
@@ -415,6 +437,24 @@ fn register(registry: &mut Registry, metric: &Metric, shards: &[ShardReport]) {
     }
 }
 
+/// Peers that are left alone or have been: the one label that is a peer's name, for there are no more than members.
+fn register_breakers(registry: &mut Registry, shards: &[ShardReport]) {
+    let family = Family::<Labels, Gauge>::default();
+    for report in shards {
+        for breaker in report.peers.iter().flat_map(|peers| &peers.breakers) {
+            let state = match breaker.state.as_str() {
+                "closed" => 0,
+                "half-open" => 1,
+                _ => 2,
+            };
+            let source = format!("{}/{}", breaker.node_id, breaker.shard);
+            family.get_or_create(&vec![("shard", report.shard.to_string()), ("peer", source)]).set(state);
+        }
+    }
+    let help = "Whether a shard of a peer is asked: 0 it is, 1 one call tries it, 2 it is left alone";
+    registry.register("orbitkv_peer_breaker", help, family);
+}
+
 /// What etcd and the others mean to this node; only with etcd.
 fn register_membership(registry: &mut Registry, membership: &Membership) {
     for (name, help, value) in [
@@ -477,6 +517,7 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     }
     if !page.standalone {
         register_membership(&mut registry, &page.membership);
+        register_breakers(&mut registry, &page.shards);
     }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;

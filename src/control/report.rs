@@ -336,6 +336,8 @@ pub struct PeersReport {
     /// The latest batches of that; a page of their own.
     #[serde(skip)]
     pub routes: Vec<RouteRow>,
+    /// Shards of peers that this core leaves alone, or has.
+    pub breakers: Vec<BreakerReport>,
     /// QUIC connections, closing ones included.
     pub connections: u64,
     /// Datagrams received, counter.
@@ -458,6 +460,36 @@ pub struct FetchingReport {
     pub dials_failed: u64,
     /// Connections closed because a source broke the protocol.
     pub violations: u64,
+    /// Blocks asked for.
+    pub first_asks: u64,
+    /// Blocks asked for again after a call had failed.
+    pub extra_asks: u64,
+    /// Blocks that were not, because there had been too many.
+    pub extra_asks_refused: u64,
+    /// Calls that were answered.
+    pub calls_answered: u64,
+    /// Calls that failed or took too long.
+    pub calls_failed: u64,
+    /// Times a peer was left alone from then on.
+    pub breaker_opens: u64,
+    /// Calls that tried whether such a peer answers.
+    pub breaker_probes: u64,
+    /// Routes passed over because their peer is left alone.
+    pub breaker_refusals: u64,
+}
+
+/// Whether a core asks a shard of a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BreakerReport {
+    /// The peer.
+    pub node_id: String,
+    /// Its shard.
+    pub shard: u16,
+    /// `closed`: it is asked; `half-open`: one call tries it; `open`: it is left alone.
+    pub state: String,
+    /// How often it was left alone, counter.
+    pub opens: u64,
 }
 
 /// Frames of one kind, counters.

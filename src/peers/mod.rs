@@ -140,6 +140,7 @@ impl Peers {
                 settings.slice_bytes,
                 settings.endpoint.payload.receive_pool_bytes,
                 settings.routing,
+                settings.guard,
             ),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),

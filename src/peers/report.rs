@@ -105,7 +105,7 @@ impl Peers {
             publishing: self.publisher.standing(head),
             subscriber: self.subscriber.figures().clone(),
             endpoint: self.endpoint.counters(),
-            payload: self.payload.report(),
+            payload: self.payload.report(now),
             handshake_turns: self.handshake_turns,
         }
     }

@@ -9,7 +9,7 @@ use orbitkv_shards::members::Local;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
-use crate::settings::{ClusterSettings, NodeSettings};
+use crate::settings::{ClusterSettings, NodeSettings, PeerGuard};
 
 /// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
 /// find no room and are reported as missing coverage.
@@ -55,6 +55,8 @@ pub struct PeersSettings {
     pub slice_bytes: u64,
     /// How it is chosen who is asked for a block.
     pub routing: Mode,
+    /// How peers that fail are treated.
+    pub guard: PeerGuard,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
     /// Samples of each kind a core has room for, for whoever measures visibility; 0 for none.
@@ -114,6 +116,7 @@ impl PeersSettings {
             publisher,
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
+            guard: cluster.guard,
             visibility_samples: cluster.visibility_samples,
             routing: cluster.routing,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },

@@ -239,6 +239,27 @@ pub struct NodeArgs {
     #[arg(long, value_name = "LIST", env = "ORBITKV_TRANSPORTS", help_heading = "Peers")]
     pub transports: Option<String>,
 
+    /// Longest silence of a peer in a call, after which the call is given up and has failed, 10ms to 10s  [default: 1s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_CALL_BUDGET", help_heading = "Peers")]
+    pub call_budget: Option<Span>,
+
+    /// Percentage of the last calls to a peer that must have failed for it to be left alone; 0 asks it whatever
+    /// happens  [default: 50]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_BREAKER", help_heading = "Peers")]
+    pub breaker: Option<u32>,
+
+    /// Calls to a peer that this looks back on, 1 to 10000  [default: 20]
+    #[arg(long, value_name = "N", env = "ORBITKV_BREAKER_CALLS", help_heading = "Peers")]
+    pub breaker_calls: Option<u32>,
+
+    /// How long a peer is left alone before one call tries it again, 10ms to 60s  [default: 1s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_BREAKER_PAUSE", help_heading = "Peers")]
+    pub breaker_pause: Option<Span>,
+
+    /// Blocks that may be asked for again after a failed call, in percent of those asked for within 10 s  [default: 10]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_RETRY_PERCENT", help_heading = "Peers")]
+    pub retry_percent: Option<u32>,
+
     /// How it is chosen which node is asked for a block  [default: shadow]
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
     pub route_policy: Option<RoutePolicy>,
@@ -291,6 +312,11 @@ impl NodeArgs {
             index_budget: self.index_budget.or(below.index_budget),
             coalesce: self.coalesce.or(below.coalesce),
             transports: self.transports.or(below.transports),
+            call_budget: self.call_budget.or(below.call_budget),
+            breaker: self.breaker.or(below.breaker),
+            breaker_calls: self.breaker_calls.or(below.breaker_calls),
+            breaker_pause: self.breaker_pause.or(below.breaker_pause),
+            retry_percent: self.retry_percent.or(below.retry_percent),
             route_policy: self.route_policy.or(below.route_policy),
             receive_budget: self.receive_budget.or(below.receive_budget),
             visibility_samples: self.visibility_samples.or(below.visibility_samples),
@@ -315,6 +341,11 @@ impl NodeArgs {
             ("--receive-budget", self.receive_budget.map(|size| size.to_string())),
             ("--coalesce", self.coalesce.map(|span| span.to_string())),
             ("--transports", self.transports.clone()),
+            ("--call-budget", self.call_budget.map(|span| span.to_string())),
+            ("--breaker", self.breaker.map(|percent| percent.to_string())),
+            ("--breaker-calls", self.breaker_calls.map(|calls| calls.to_string())),
+            ("--breaker-pause", self.breaker_pause.map(|span| span.to_string())),
+            ("--retry-percent", self.retry_percent.map(|percent| percent.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];

@@ -10,6 +10,7 @@ use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
 
 use super::etcd::{EtcdFiles, EtcdSettings};
+use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
 use super::{NodeArgs, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
@@ -49,6 +50,8 @@ pub struct ClusterSettings {
     pub coalesce: Duration,
     /// Whether nodes of this host read in each other's arenas, where both do.
     pub shares_memory: bool,
+    /// How peers that fail are treated.
+    pub guard: PeerGuard,
     /// Samples of publications and of installs that each core keeps, for whoever measures; 0 for none.
     pub visibility_samples: u32,
     /// How it is chosen which node is asked for a block.
@@ -113,6 +116,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         )?,
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
+        guard: guard(args)?,
         visibility_samples: visibility_samples(args)?,
         routing: routing(args),
     }))

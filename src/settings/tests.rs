@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser};
+use orbitkv_shards::fetcher::GuardSettings;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
@@ -42,7 +43,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 34] = [
+const STABLE: [&str; 39] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -68,6 +69,11 @@ const STABLE: [&str; 34] = [
     "index-budget",
     "coalesce",
     "transports",
+    "call-budget",
+    "breaker",
+    "breaker-calls",
+    "breaker-pause",
+    "retry-percent",
     "route-policy",
     "ssd-backend",
     "ssd-depth",
@@ -269,7 +275,8 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
-            "coalesce" | "audit" => "\"1ms\"",
+            "coalesce" | "audit" | "call-budget" | "breaker-pause" => "\"1ms\"",
+            "breaker" | "breaker-calls" | "retry-percent" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",
@@ -348,6 +355,8 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
     assert_eq!(cluster.etcd.endpoints, ["http://10.0.0.1:2379", "http://10.0.0.2:2379"]);
     assert_eq!((cluster.peer_address.port(), cluster.zone.as_str()), (7100, ""));
     assert_eq!(cluster.keyspace.prefix(), "/orbitkv/v2/prod/");
+    let guard = cluster.guard;
+    assert_eq!((guard.call_budget, guard.guard), (Duration::from_secs(1), GuardSettings::default()));
     assert_eq!((cluster.scope, cluster.coalesce), (Scope::All, Duration::from_millis(2)));
     assert_eq!((cluster.index_slice_bytes, cluster.receive_slice_bytes), (256 * MIB, 64 * MIB));
     assert_eq!(resolve(&[], 2).expect("legal").cluster, None);
@@ -360,6 +369,7 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--index-budget", "1mib"], &["--index-budget 1mib", "standalone"]),
         (&["--coalesce", "0ms"], &["--coalesce", "standalone"]),
         (&["--transports", "quic"], &["--transports quic", "standalone"]),
+        (&["--breaker", "0"], &["--breaker 0", "standalone"]),
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
         (&["--visibility-samples", "9"], &["--visibility-samples 9", "standalone"]),
         (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
@@ -393,6 +403,11 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--peer-addr", "10.0.0.7:0"], &["--peer-addr", "lower port that is not 0"]),
         (&["--peer-addr", "10.0.0.7:65535", "--shards", "2"], &["--peer-addr", "2 shards", "lower port"]),
         (&["--coalesce", "6ms"], &["--coalesce 6ms", "at most 5ms"]),
+        (&["--call-budget", "11s"], &["--call-budget 11s", "10ms to 10s", "use --call-budget 1s"]),
+        (&["--breaker", "101"], &["--breaker 101", "0 to 100 percent", "use --breaker 50"]),
+        (&["--breaker-calls", "0"], &["--breaker-calls 0", "1 to 10000 calls", "use --breaker-calls 20"]),
+        (&["--breaker-pause", "1ms"], &["--breaker-pause 1ms", "10ms to 60s", "use --breaker-pause 1s"]),
+        (&["--retry-percent", "200"], &["--retry-percent 200", "0 to 100 percent", "--retry-percent 10"]),
         (&["--visibility-samples", "65537"], &["--visibility-samples 65537", "at most 65536"]),
         (&["--index-budget", "1kib"], &["--index-budget 1kib", "at least 1mib"]),
         (&["--receive-budget", "4mib", "--shards", "2"], &["--receive-budget", "16mib for 2 shards"]),

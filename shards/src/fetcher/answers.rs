@@ -8,6 +8,7 @@ use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId,
 
 use super::Fetcher;
 use super::effect::{ConnectionId, FetcherEffect, StreamEnd, Violation};
+use super::guard::Fate;
 use super::operation::{Ending, Stage};
 use super::order::{Route, Setback};
 use crate::planner::TrialOutcome;
@@ -146,6 +147,7 @@ impl Fetcher {
             line.shares_from = now + self.settings.sharing_pause;
             (0..self.operations[&number].parts.len()).for_each(|index| self.ask_over_quic(number, index));
         }
+        self.judge(number, Fate::Answered);
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
         let figures = &mut self.figures;
@@ -230,7 +232,8 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.fail_parts(number, Setback::Missing);
+        self.judge(number, Fate::Failed);
+        self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Forget);
     }
 
@@ -247,9 +250,10 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
+        self.judge(number, Fate::Failed);
         for index in untold {
             self.close_part(number, index);
-            self.fail_part(number, index, Setback::Missing);
+            self.fail_part(number, index, Setback::Lost);
         }
         self.settle(number);
     }

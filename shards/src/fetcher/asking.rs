@@ -111,6 +111,10 @@ impl Fetcher {
             parts.push(Part { copy, sequence: wanted.sequence, bytes, stage: Stage::Asked });
         }
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+        let mut carried = batch.iter().map(|(turn, _)| turn.2);
+        let probe =
+            carried.find_map(|copy| self.fetches.get_mut(&copy).expect("a queued fetch").probe.take());
+        let call = self.ticket_of(self.lines[&id].source, probe, now);
         let line = self.lines.get_mut(&id).expect("just seen");
         for (turn, _) in &batch {
             line.queue.remove(turn);
@@ -131,6 +135,7 @@ impl Fetcher {
         let operation = Operation {
             line: id,
             connection,
+            call,
             transport,
             asked: now,
             readable_until: now,

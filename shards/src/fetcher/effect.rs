@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::order::Candidate;
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::breaker::Change;
 use crate::time::Moment;
 
 /// Number of a payload connection that this core dialed; unique in the life of the core.
@@ -128,6 +129,15 @@ pub enum FetcherEffect {
         is_warm: bool,
         /// What became of it.
         outcome: TrialOutcome,
+    },
+    /// A source is left alone from now on, or asked again: for the log.
+    Breaker {
+        /// The source shard.
+        source: SourceStream,
+        /// Which of both.
+        change: Change,
+        /// Whether a probe decided.
+        is_probe: bool,
     },
     /// A source told that this life of a node is over: nothing of it may be used from now on. That alone
     /// admits no successor.

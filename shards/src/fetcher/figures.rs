@@ -30,6 +30,23 @@ pub struct FetcherFigures {
     /// Fetches that went on with another route.
     pub rerouted: u64,
 
+    /// Fetches given their first route.
+    pub first_asks: u64,
+    /// Fetches given another route after a call of theirs had failed.
+    pub extra_asks: u64,
+    /// Fetches that were not, because there had been too many.
+    pub extra_asks_refused: u64,
+    /// Calls that were answered.
+    pub calls_answered: u64,
+    /// Calls that failed or took too long; those that were given up early are neither.
+    pub calls_failed: u64,
+    /// Times a source was left alone from then on.
+    pub breaker_opens: u64,
+    /// Calls that went out to see whether a source that was left alone answers.
+    pub breaker_probes: u64,
+    /// Routes passed over because their source is left alone.
+    pub breaker_refusals: u64,
+
     /// Operations begun.
     pub operations: u64,
     /// Residences asked for.

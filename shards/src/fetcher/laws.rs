@@ -30,6 +30,7 @@ impl Fetcher {
         self.assert_places();
         self.assert_operations();
         self.assert_lines();
+        self.assert_probes();
     }
 
     fn assert_places(&self) {

@@ -8,6 +8,7 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::Transport;
 
 use super::effect::{CloseCause, ConnectionId, DialId, FetcherEffect, Violation};
+use super::guard::Fate;
 use super::operation::Ending;
 use super::order::{Place, Route, Setback, Turn};
 use super::{Fetcher, FetcherSettings, Timer};
@@ -133,6 +134,7 @@ impl Fetcher {
         let line = self.lines.get_mut(&id).expect("a queue has its line");
         assert!(line.queue.remove(&turn), "a fetch that is queued is in its queue");
         line.queued_bytes -= bytes;
+        self.end_probe(turn.2, |probe| Fate::GivenUp { quiet_since: probe.since });
     }
 
     /// Dials who waits for it, as far as dials may be pending.
@@ -178,8 +180,9 @@ impl Fetcher {
         let Some(id) = self.dials.remove(&dial).filter(|id| self.lines.contains_key(id)) else { return };
         self.rest_line(id, now);
         for turn in self.take_queue(id) {
-            self.reroute(turn, Setback::Missing);
+            self.reroute(turn, Setback::Lost);
         }
+        self.on_unreachable(self.lines[&id].source, now);
     }
 
     /// The source of a connection lets us read in its arena: what is asked from now on comes that way.
@@ -230,6 +233,9 @@ impl Fetcher {
     /// asked looks for a route again.
     fn lose_line(&mut self, id: LineId, now: Moment) {
         self.rest_line(id, now);
+        for number in self.lines[&id].operations.clone() {
+            self.judge(number, Fate::Failed);
+        }
         self.end_operations(id);
         for turn in self.take_queue(id) {
             self.put_back(turn);
@@ -289,6 +295,7 @@ impl Fetcher {
 
     /// A fetch that was not asked for yet looks for a route again, and what it waited for is still one.
     pub(super) fn put_back(&mut self, turn: Turn) {
+        self.end_probe(turn.2, |_| Fate::Ours);
         let fetch = self.fetches.get_mut(&turn.2).expect("a queued fetch");
         debug_assert!(matches!(fetch.place, Place::Queued(_)));
         let candidate = fetch.current.take().expect("a fetch that is queued has a route");
@@ -299,6 +306,7 @@ impl Fetcher {
     /// A fetch whose route has failed before it was asked for.
     fn reroute(&mut self, turn: Turn, setback: Setback) {
         self.report_trial(turn.2, setback.into());
+        self.end_probe(turn.2, |_| Fate::Failed);
         self.fetches.get_mut(&turn.2).expect("a queued fetch").fail(setback);
         self.unplace(turn.2);
     }

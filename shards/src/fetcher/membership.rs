@@ -85,5 +85,6 @@ impl Fetcher {
         for id in unusable.map(|(id, _)| *id).collect::<Vec<LineId>>() {
             self.drop_line(id, CloseCause::MemberGone);
         }
+        self.forget_breakers();
     }
 }

@@ -22,6 +22,7 @@ mod answers;
 mod asking;
 mod effect;
 mod figures;
+mod guard;
 mod laws;
 mod lines;
 mod membership;
@@ -46,12 +47,14 @@ use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
 use crate::time::Moment;
 
+use guard::Guard;
 use lines::{Line, LineId};
 use operation::Operation;
 use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
+pub use guard::{BreakerStanding, EXTRA_ASKS_LEAST, GuardSettings};
 pub use order::{CANDIDATES_MAX, Candidate, Order};
 pub use settings::FetcherSettings;
 
@@ -98,6 +101,7 @@ pub struct Fetcher {
     operations: BTreeMap<u64, Operation>,
     operations_made: u64,
     bytes_outstanding: u64,
+    guard: Guard,
 
     timers: BTreeSet<(Moment, Timer)>,
     /// Whether a turn has something to do whatever the time is.
@@ -136,6 +140,7 @@ impl Fetcher {
             operations: BTreeMap::new(),
             operations_made: 0,
             bytes_outstanding: 0,
+            guard: Guard::new(settings.guard),
             timers: BTreeSet::new(),
             is_due: false,
             effects: VecDeque::new(),
@@ -179,6 +184,7 @@ impl Fetcher {
     /// together.
     pub fn turn(&mut self, now: Moment) -> bool {
         self.fire_timers(now);
+        self.settle_calls(now);
         self.place(now);
         self.dial(now);
         let more = self.ask(now);

@@ -4,10 +4,12 @@ use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
 use super::effect::{ConnectionId, FetcherEffect};
+use super::guard::Fate;
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
+use crate::resilience::breaker::Ticket;
 use crate::time::Moment;
 
 /// How far a residence of an operation is.
@@ -39,6 +41,8 @@ pub(super) struct Part {
 pub(super) struct Operation {
     pub line: LineId,
     pub connection: ConnectionId,
+    /// Its breaker's ticket, until it is known what the call came to.
+    pub call: Option<Ticket>,
     /// How its bytes come.
     pub transport: Transport,
     /// When it was asked: no grant begins earlier at its source.
@@ -137,12 +141,14 @@ impl Fetcher {
     /// Ends an operation of which nothing is due, or nothing is wanted.
     pub(super) fn settle(&mut self, number: u64) {
         let operation = &self.operations[&number];
-        let ending = match operation {
-            operation if operation.open == 0 && operation.is_granted => Ending::Release,
-            operation if operation.open == 0 => Ending::Forget,
-            operation if operation.wanted == 0 => Ending::Cancel,
+        let given_up = Fate::GivenUp { quiet_since: operation.progressed };
+        let (ending, fate) = match operation {
+            operation if operation.open == 0 && operation.is_granted => (Ending::Release, Fate::Answered),
+            operation if operation.open == 0 => (Ending::Forget, Fate::Answered),
+            operation if operation.wanted == 0 => (Ending::Cancel, given_up),
             _ => return,
         };
+        self.judge(number, fate);
         self.finish(number, ending);
     }
 
@@ -167,6 +173,7 @@ impl Fetcher {
     }
 
     fn forget_operation(&mut self, number: u64) -> ConnectionId {
+        self.judge(number, Fate::Ours);
         let operation = self.operations.remove(&number).expect("an operation ends once");
         assert_eq!(operation.wanted, 0, "nothing of an operation that ends is somebody's");
         self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
@@ -186,7 +193,7 @@ impl Fetcher {
     /// The connection of a line is gone, and all operations on it with it.
     pub(super) fn end_operations(&mut self, id: LineId) {
         for number in self.lines[&id].operations.clone() {
-            self.fail_parts(number, Setback::Missing);
+            self.fail_parts(number, Setback::Lost);
             self.forget_operation(number);
         }
     }
@@ -201,7 +208,8 @@ impl Fetcher {
             return;
         }
         self.figures.stalled += 1;
-        self.fail_parts(number, Setback::Missing);
+        self.judge(number, Fate::Failed);
+        self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Cancel);
     }
 }

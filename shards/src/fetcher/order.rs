@@ -7,6 +7,7 @@ use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest, Sequen
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::ExactResidence;
 
+use super::guard::Probe;
 use super::lines::LineId;
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
@@ -100,6 +101,12 @@ pub(super) struct Fetch {
     pub needs_quic: bool,
     /// The latest try; of the current route, if there is one.
     pub attempt: Option<Attempt>,
+    /// Whether it was given a route before.
+    pub was_placed: bool,
+    /// Whether a call for it has failed, so that the next one is an extra one.
+    pub owes: bool,
+    /// The probe that it carries to its source, in Queued.
+    pub probe: Option<Probe>,
     worst: Option<Setback>,
 }
 
@@ -108,6 +115,8 @@ pub(super) struct Fetch {
 pub(super) enum Setback {
     Busy,
     Missing,
+    /// No answer, or not all of it: what there is to know of the block is not known.
+    Lost,
     DeviceError,
     Corrupt,
 }
@@ -116,9 +125,19 @@ impl From<Setback> for TrialOutcome {
     fn from(setback: Setback) -> TrialOutcome {
         match setback {
             Setback::Busy => TrialOutcome::Busy,
-            Setback::Missing => TrialOutcome::Missing,
+            Setback::Missing | Setback::Lost => TrialOutcome::Missing,
             Setback::DeviceError => TrialOutcome::DeviceError,
             Setback::Corrupt => TrialOutcome::Corrupt,
+        }
+    }
+}
+
+impl Setback {
+    /// Whether the call failed, other than by an answer that says where to go on.
+    fn is_failure(self) -> bool {
+        match self {
+            Setback::Busy | Setback::Missing => false,
+            Setback::Lost | Setback::DeviceError | Setback::Corrupt => true,
         }
     }
 }
@@ -142,6 +161,9 @@ impl Fetch {
             place,
             needs_quic: false,
             attempt: None,
+            was_placed: false,
+            owes: false,
+            probe: None,
             worst: None,
         }
     }
@@ -155,6 +177,7 @@ impl Fetch {
         self.current = None;
         self.attempt = None;
         self.tried += 1;
+        self.owes = setback.is_failure();
         self.worst = self.worst.max(Some(setback));
     }
 
@@ -164,7 +187,7 @@ impl Fetch {
             Some(Setback::Busy) => BlockOutcome::Busy,
             Some(Setback::DeviceError) => BlockOutcome::DeviceError,
             Some(Setback::Corrupt) => BlockOutcome::Corrupt,
-            Some(Setback::Missing) | None => BlockOutcome::Missing,
+            Some(Setback::Missing | Setback::Lost) | None => BlockOutcome::Missing,
         }
     }
 

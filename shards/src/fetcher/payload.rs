@@ -4,6 +4,7 @@ use orbitkv_wire::payload::{OperationId, Transport};
 
 use super::Fetcher;
 use super::effect::{ConnectionId, Destination};
+use super::guard::Fate;
 use super::operation::Stage;
 use super::order::Setback;
 use crate::time::Moment;
@@ -53,6 +54,7 @@ impl Fetcher {
             Some(_) => {
                 self.figures.wrong_checksums += 1;
                 self.figures.bytes_wasted += u64::from(bytes);
+                self.judge(number, Fate::Failed);
                 self.fail_part(number, index, Setback::Corrupt);
             }
             None => self.figures.bytes_wasted += u64::from(bytes),

@@ -1,10 +1,10 @@
-//! Which candidate is next: the first that is a member's and does not rest. Whoever begins a fetch may have put
-//! another one first ([`crate::planner`]); what is left keeps its order (chapter 3.5).
+//! Which candidate is next: the first that is a member's, does not rest and is not left alone ([`super::guard`]).
+//! Whoever begins a fetch may have put another one first ([`crate::planner`]); what is left keeps its order (chapter 3.5).
 
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::inventory::SourceStream;
 
-use super::lines::Reach;
+use super::lines::{Line, Reach};
 use super::order::{Attempt, Place, Route};
 use super::{Fetcher, Timer};
 use crate::planner::Load;
@@ -30,11 +30,12 @@ impl Fetcher {
     /// What a source has to do for this core already.
     #[must_use]
     pub fn load(&self, source: &SourceStream, now: Moment) -> Load {
+        let is_left_alone = !self.guard.admits(source, now);
         let line = self.by_source.get(source).map(|id| &self.lines[id]);
-        line.map_or_else(Load::default, |line| Load {
-            ahead_bytes: line.ahead_bytes(),
-            rests: line.rests_until(now).is_some(),
-        })
+        Load {
+            ahead_bytes: line.map_or(0, Line::ahead_bytes),
+            rests: is_left_alone || line.is_some_and(|line| line.rests_until(now).is_some()),
+        }
     }
 
     /// Gives routes to fetches that look for one.
@@ -50,15 +51,20 @@ impl Fetcher {
         fetch.routes.retain(|route| self.is_usable(&route.candidate.source));
         let may_try = self.admits() && fetch.tried < self.settings.routes_max;
         let rests = |route: &Route| self.rests_until(route, now);
-        let next = fetch.routes.iter().position(|route| rests(route).is_none()).filter(|_| may_try);
-        let wake = fetch.routes.iter().filter_map(rests).min().filter(|_| may_try);
+        let is_asked = |route: &Route| self.guard.admits(&route.candidate.source, now);
+        let next = (fetch.routes.iter().position(|route| is_asked(route) && rests(route).is_none()))
+            .filter(|_| may_try);
+        let asked = fetch.routes.iter().filter(|route| is_asked(route));
+        let wake = asked.clone().filter_map(rests).min().filter(|_| may_try);
+        self.figures.breaker_refusals += (fetch.routes.len() - asked.count()) as u64;
 
         let placed = next.and_then(|at| Some((at, self.line_to(fetch.routes[at].candidate.source, now)?)));
         let turn = fetch.turn();
         let wake = match (placed, next) {
-            (Some((at, line)), _) => {
+            (Some((at, line)), _) if self.may_ask(&mut fetch, now) => {
                 let candidate = fetch.routes.remove(at).expect("just found").candidate;
                 fetch.current = Some(candidate);
+                fetch.probe = self.guard.enter(&candidate.source, now);
                 let to = &self.lines[&line];
                 let (ahead_bytes, is_warm) = (to.ahead_bytes(), matches!(to.reach, Reach::Open(_)));
                 // One that is tried again another way, or was put back, goes on.
@@ -71,6 +77,7 @@ impl Fetcher {
                 self.join_queue(line, turn, now);
                 return;
             }
+            (Some(_), _) => None,
             // All connections are of use to somebody.
             (None, Some(_)) => Some(now + self.settings.redial_min),
             (None, None) => wake,

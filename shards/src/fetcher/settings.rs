@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::guard::GuardSettings;
 use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 
 /// Bounds of the room, for one core.
@@ -30,8 +31,11 @@ pub struct FetcherSettings {
     pub redial_min: Duration,
     /// Longest such pause.
     pub redial_max: Duration,
-    /// Time in which nothing comes of an operation after which it is given up: no grant lasts longer.
+    /// Time in which nothing comes of an operation after which it is given up: the budget of a call. No grant
+    /// lasts longer than its default.
     pub stall_wait: Duration,
+    /// When sources are left alone, and how much is asked for again.
+    pub guard: GuardSettings,
     /// How long a source that has said that shared memory is off is asked over QUIC alone.
     pub sharing_pause: Duration,
     /// Fetches given a route in one turn, and timers that fire in one.
@@ -55,6 +59,7 @@ impl Default for FetcherSettings {
             redial_min: Duration::from_millis(100),
             redial_max: Duration::from_secs(3),
             stall_wait: Duration::from_millis(GRANT_MS_MAX as u64),
+            guard: GuardSettings::default(),
             sharing_pause: Duration::from_secs(1),
             placed_per_turn: 256,
             operations_per_turn: 2,

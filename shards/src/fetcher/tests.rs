@@ -1,4 +1,5 @@
 mod answers;
+mod guard;
 mod lines;
 mod model;
 mod payload;

@@ -68,6 +68,17 @@ pub struct Ticket {
     period: u64,
 }
 
+/// How a breaker stands at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Calls pass.
+    Closed,
+    /// One call may go out, or is out: its outcome decides.
+    HalfOpen,
+    /// No call passes.
+    Open,
+}
+
 /// What an outcome changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -201,6 +212,22 @@ impl Breaker {
             State::Open { until } => now < until,
             State::HalfOpen { probing } => probing,
         }
+    }
+
+    /// How it stands at `now`: an open one whose pause is over is half-open.
+    #[must_use]
+    pub fn phase(&self, now: Moment) -> Phase {
+        match self.state {
+            State::Closed => Phase::Closed,
+            State::Open { until } if now < until => Phase::Open,
+            State::Open { .. } | State::HalfOpen { .. } => Phase::HalfOpen,
+        }
+    }
+
+    /// Whether a probe is out: its ticket is with somebody.
+    #[must_use]
+    pub const fn is_probing(&self) -> bool {
+        matches!(self.state, State::HalfOpen { probing: true })
     }
 
     /// How often it opened.

@@ -50,6 +50,8 @@ pub enum Span {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryBudget {
     extra_share: f64,
+    /// Extra calls that are allowed however few first ones there were.
+    least: u64,
     span: Span,
     parts: [Part; WINDOW_PARTS],
 }
@@ -116,7 +118,14 @@ impl RetryBudget {
     /// A budget of so many extra calls for each first call.
     #[must_use]
     pub fn new(extra_share: f64, span: Span) -> RetryBudget {
-        RetryBudget { extra_share, span, parts: [Part::default(); WINDOW_PARTS] }
+        RetryBudget { extra_share, least: 0, span, parts: [Part::default(); WINDOW_PARTS] }
+    }
+
+    /// The same, with so many extra calls in a window of few first calls: their share would be less than one
+    /// request needs. Where the share is more, it alone counts.
+    #[must_use]
+    pub const fn or_at_least(self, extra: u64) -> RetryBudget {
+        RetryBudget { least: extra, ..self }
     }
 
     fn part(&mut self, now: Moment) -> &mut Part {
@@ -155,13 +164,13 @@ impl RetryBudget {
 
     /// Whether an extra call may follow; in a sliding window it is counted with that.
     pub fn allow(&mut self, now: Moment) -> bool {
-        let share = self.extra_share;
         self.part(now);
         let (first, extra) = self.totals();
+        let room = (self.extra_share * first as f64).max(self.least as f64);
         match self.span {
-            Span::Whole => extra as f64 <= share * first as f64,
+            Span::Whole => extra as f64 <= room,
             Span::Sliding(_) => {
-                let fits = (extra + 1) as f64 <= share * first as f64;
+                let fits = (extra + 1) as f64 <= room;
                 self.part(now).extra += u64::from(fits);
                 fits
             }
@@ -257,6 +266,16 @@ mod tests {
             again(&mut retries, at(12_000)) && !again(&mut retries, at(12_000)),
             "old calls are forgotten"
         );
+    }
+
+    #[test]
+    fn few_first_calls_have_the_least_and_many_their_share_alone() {
+        let mut budget = RetryBudget::new(EXTRA_SHARE, Span::Sliding(BUDGET_WINDOW)).or_at_least(3);
+        let allowed = |budget: &mut RetryBudget, now| (0..100).filter(|_| budget.allow(now)).count();
+        assert_eq!(allowed(&mut budget, at(0)), 3);
+        (0..50).for_each(|_| budget.on_call(Attempt(0), at(1)));
+        assert_eq!(allowed(&mut budget, at(1)), 2, "5 of 50, of which 3 were made");
+        assert_eq!(allowed(&mut budget, at(12_000)), 3, "the window has moved on");
     }
 
     #[test]

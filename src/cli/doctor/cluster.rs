@@ -171,6 +171,30 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "let this node read on without being stopped; `orbitkv doctor` at the peer says what it keeps in quarantine",
         ));
     }
+    let left: Vec<String> = (peers.breakers.iter().filter(|breaker| breaker.state != "closed"))
+        .map(|breaker| format!("{} shard {}", breaker.node_id, breaker.shard))
+        .collect();
+    if !left.is_empty() {
+        found.push(finding(
+            Severity::Fault,
+            "peer-left-alone",
+            format!("core {shard} leaves {} alone: too many of the last calls failed", left.join(", ")),
+            "blocks that only those have are misses at once; one call a pause tries each again",
+            "see whether that node or the network to it is overloaded or down (`orbitkv doctor` there); if it is only              slow by nature, raise --call-budget here",
+        ));
+    }
+    if fetching.extra_asks_refused > 0 {
+        found.push(finding(
+            Severity::Notice,
+            "retries-refused",
+            format!(
+                "core {shard} did not ask again for {} blocks whose call had failed, and did for {} of {}",
+                fetching.extra_asks_refused, fetching.extra_asks, fetching.first_asks
+            ),
+            "those were misses though another peer may have had them: more would have loaded the rest like an outage",
+            "find out why calls fail (`orbitkv_peer_calls_total`); if peers have room to spare, raise --retry-percent",
+        ));
+    }
     let asked = fetching.fetched + fetching.range_ended;
     if fetching.range_ended * 100 > asked * ENDED_PERCENT_HIGH {
         found.push(finding(
@@ -275,6 +299,7 @@ pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::report::BreakerReport;
 
     fn names(found: &[Finding]) -> Vec<(&'static str, Severity)> {
         found.iter().map(|finding| (finding.name, finding.severity)).collect()
@@ -309,8 +334,15 @@ mod tests {
     #[test]
     fn each_trouble_with_peers_has_its_own_finding() {
         type Change = fn(&mut PeersReport);
-        let table: [(Change, &[(&str, Severity)]); 12] = [
+        let breaker = |state: &str| BreakerReport { state: state.to_owned(), ..BreakerReport::default() };
+        let breakers = ["closed", "half-open", "open"].map(breaker);
+        let mut peers = PeersReport { breakers: breakers[..1].to_vec(), ..PeersReport::default() };
+        assert_eq!(of_peers(0, &peers), []);
+        peers.breakers = breakers.to_vec();
+        assert_eq!(names(&of_peers(0, &peers)), [("peer-left-alone", Severity::Fault)]);
+        let table: [(Change, &[(&str, Severity)]); 13] = [
             (|_| {}, &[]),
+            (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
             (|p| p.handshakes.wrong_signatures = 1, &[("impostor", Severity::Fault)]),
             // By itself it may be a successor: membership knows which.
             (|p| p.handshakes.wrong_keys = 1, &[]),

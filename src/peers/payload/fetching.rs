@@ -8,10 +8,12 @@ use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
 use orbitkv_shards::fetcher::{ConnectionId, Fetcher, FetcherEffect, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
+use orbitkv_shards::resilience::breaker::Change;
 use orbitkv_shards::shard::{FetchEffect, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
+use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{
     FrameError, FromRequester, Part, Splitter, append_authorize, append_from_requester,
 };
@@ -135,6 +137,9 @@ impl Payload {
                     let tried = Tried { copy, candidate, ahead_bytes, since, is_warm, outcome };
                     self.on_tried(&tried, around.now);
                 }
+                FetcherEffect::Breaker { source, change, is_probe } => {
+                    self.log_breaker(source, change, is_probe)
+                }
                 FetcherEffect::Exclude { node, incarnation } => {
                     self.planner.on_excluded(node, incarnation);
                     tracing::info!(core = self.shard.0, %node, %incarnation, "a peer has begun another life");
@@ -144,6 +149,20 @@ impl Payload {
                     self.heard.push_back(Heard::Doubt { node, incarnation });
                 }
             }
+        }
+    }
+
+    fn log_breaker(&self, source: SourceStream, change: Change, is_probe: bool) {
+        let (core, node, shard) = (self.shard.0, source.node, source.shard.0);
+        match change {
+            Change::Opened { .. } if is_probe => {
+                tracing::debug!(core, %node, shard, "a peer that is left alone does not answer yet");
+            }
+            Change::Opened { .. } => {
+                let remedy = "see whether that node, or the network to it, is overloaded or down";
+                tracing::warn!(core, %node, shard, remedy, "a peer fails too often and is left alone for a while");
+            }
+            Change::Closed => tracing::info!(core, %node, shard, "a peer answers and is asked again"),
         }
     }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
-use orbitkv_shards::fetcher::{self, DialId, Fetcher, FetcherFigures, FetcherSettings};
+use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, FetcherSettings};
 use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
@@ -38,6 +38,7 @@ use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
 use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
+use crate::settings::PeerGuard;
 use fetching::FetchStream;
 use lent_stream::LentStream;
 use sharing::Reading;
@@ -161,6 +162,8 @@ pub struct PayloadReport {
     pub planner: PlannerFigures,
     /// The latest batches of it.
     pub traces: Vec<RouteTrace>,
+    /// Sources that are left alone, or have been.
+    pub breakers: Vec<BreakerStanding>,
     /// Connections on which this core lends.
     pub lending: usize,
     /// Connections on which it fetches.
@@ -180,6 +183,7 @@ impl Payload {
         slice_bytes: u64,
         window_bytes: u64,
         routing: Mode,
+        PeerGuard { call_budget, guard }: PeerGuard,
     ) -> Payload {
         // No slot is smaller than an extent, and a quarter of the slice is lent at most.
         let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
@@ -188,6 +192,8 @@ impl Payload {
             connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
             bytes_max: window_bytes,
             source_bytes_max: window_bytes / 2,
+            stall_wait: call_budget,
+            guard,
             ..FetcherSettings::default()
         };
         Payload {
@@ -245,12 +251,13 @@ impl Payload {
     }
 
     /// What it says of itself.
-    pub fn report(&self) -> PayloadReport {
+    pub fn report(&self, now: Moment) -> PayloadReport {
         PayloadReport {
             grants: self.grants.as_ref().map(Grants::figures).unwrap_or_default(),
             fetcher: *self.fetcher.figures(),
             planner: *self.planner.figures(),
             traces: self.planner.traces().cloned().collect(),
+            breakers: self.fetcher.breakers(now).collect(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
             readers: self.sockets.as_ref().map_or(0, PeerSockets::readers),

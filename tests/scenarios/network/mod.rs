@@ -11,6 +11,7 @@
 mod datagrams;
 mod paths;
 mod silence;
+mod slow;
 
 use orbitkv::control::metadata::MetadataPage;
 

@@ -129,6 +129,11 @@ impl World {
             operations_per_turn: 1,
             stall_wait: Duration::from_millis(if honest { 600_000 } else { 400 }),
             idle_wait: Duration::from_millis(300),
+            guard: GuardSettings {
+                window_calls: 6,
+                open_for: Duration::from_millis(60),
+                ..GuardSettings::default()
+            },
             ..FetcherSettings::default()
         };
         let mut world = World {
@@ -250,7 +255,7 @@ impl World {
                     let name = NAMES.iter().find(|name| super::rig::node(name) == node).unwrap();
                     assert!(self.lives[name].0 > incarnation.0[0], "only an older life is excluded");
                 }
-                FetcherEffect::Refresh { .. } => {}
+                FetcherEffect::Refresh { .. } | FetcherEffect::Breaker { .. } => {}
                 FetcherEffect::Tried { copy, candidate, since, .. } => {
                     let begun = &self.begun[&copy];
                     assert!(begun.candidates.contains(&candidate), "a candidate of the fetch");
@@ -639,12 +644,17 @@ fn no_wrong_byte_and_each_fetch_ends_once_among_bad_sources() {
         sum.bytes_wasted += figures.bytes_wasted;
         sum.fetched_shm += figures.fetched_shm;
         sum.unread += figures.unread;
+        sum.breaker_opens += figures.breaker_opens;
+        sum.breaker_probes += figures.breaker_probes;
+        sum.breaker_refusals += figures.breaker_refusals;
+        sum.extra_asks += figures.extra_asks;
     }
     // What is tested has happened, and often.
     let least = [sum.fetched / 50, sum.rerouted, sum.wrong_checksums, sum.violations, sum.stale_epoch]
         .into_iter()
         .chain([sum.stalled, sum.busy, sum.late, sum.cut_short, sum.bytes_wasted])
-        .chain([sum.fetched_shm / 10, sum.unread])
+        .chain([sum.fetched_shm / 10, sum.unread, sum.breaker_opens, sum.breaker_probes])
+        .chain([sum.breaker_refusals, sum.extra_asks])
         .min();
     assert!(least >= Some(20), "{sum:?}");
 }

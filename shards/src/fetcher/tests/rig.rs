@@ -14,6 +14,7 @@ use crate::fetcher::*;
 use crate::members::{Local, Member, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::breaker::Change;
 use crate::time::Moment;
 
 pub const ORIGIN: u64 = 77;
@@ -87,6 +88,8 @@ pub struct Rig {
     pub released: Vec<u64>,
     shared_with: BTreeMap<u64, NodeId>,
     pub revision: u64,
+    /// What is said of sources that fail, and whether a probe decided.
+    pub changes: Vec<(SourceStream, Change, bool)>,
     settings: FetcherSettings,
     connections_made: u64,
 }
@@ -114,6 +117,7 @@ impl Rig {
             released: Vec::new(),
             shared_with: BTreeMap::new(),
             revision: 0,
+            changes: Vec::new(),
             settings,
             connections_made: 0,
         };
@@ -195,6 +199,9 @@ impl Rig {
                         "a fetch that has not ended"
                     );
                     self.trials.push((copy.0, candidate.source.node, ahead_bytes, outcome));
+                }
+                FetcherEffect::Breaker { source, change, is_probe } => {
+                    self.changes.push((source, change, is_probe));
                 }
                 FetcherEffect::Read { operation, index, offset, bytes, .. } => {
                     assert_eq!(bytes, BYTES);
@@ -349,6 +356,14 @@ impl Rig {
     pub fn serve(&mut self, number: u64, index: u16) {
         self.announce(number, index);
         self.arrive(number, index, 4711);
+    }
+
+    /// As [`Rig::serve`], if the operation has such a residence and goes on.
+    pub fn serve_if_due(&mut self, number: u64, index: u16) {
+        let residences = self.asked.get(&number).map_or(0, |asked| asked.authorize.residences.len());
+        if usize::from(index) < residences {
+            self.serve(number, index);
+        }
     }
 
     pub fn stream_over(&mut self, number: u64, end: StreamEnd) {

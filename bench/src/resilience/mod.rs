@@ -1,0 +1,138 @@
+//! `orbitkv-bench resilience`: what each pattern against failing peers costs on a day without failures, and what it gains
+//! on a failing one, on real processes.
+//!
+//! A pattern that has a switch is measured with it on and off, in the order on, off, off, on. The failing day is a source
+//! whose process is stopped, for less time than its lease lives: it neither answers nor refuses. What a node does not
+//! have is listed with the reason, and is no gate.
+
+mod rows;
+mod stage;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use orbitkv::cli::table::Table;
+use orbitkv::cluster::ClusterFailure;
+use orbitkv::control::signals::StopSignals;
+use orbitkv::exit::Exit;
+use serde_json::{Value, json};
+
+use crate::payload::WrongBytes;
+use crate::profile::Profile;
+use crate::report::{Gate, Report};
+use crate::{Failure, fail, machine, progress};
+use rows::Row;
+
+/// Patterns that nothing of a node asks, and why; the others are measured.
+const UNUSED: &[(&str, &str)] = &[
+    ("failure modes", "the classifier is not asked: breakers and membership are shown apart"),
+    ("throttle and shed", "no namespace has a rate; pools refuse whatever comes, without classes"),
+    ("failover", "no preferred source: candidates are in the order of the index"),
+    ("health", "/health and /ready look at the process and its cores; no canary is written"),
+    ("degradation", "a Query tells prefix, coverage and age of its hints as it is; without a switch"),
+    ("objectives", "not in this version"),
+    ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
+    ("zones", "the label is in the member record; no route asks for it"),
+    ("drill", "not in this version"),
+    ("configuration", "settings are read at the start"),
+    ("strangler", "not in this version"),
+    (
+        "compensation",
+        "an Acquire is undone by permits that give back when dropped; there is no workflow to measure",
+    ),
+    (
+        "idempotency",
+        "a ledger of its own answers repeats of Commit and Release; it has no switch to measure against",
+    ),
+    ("backpressure", "saves are refused, not queued; without a switch"),
+    (
+        "claim check, valet key",
+        "the protocol's shape: references on streams, grants for exact extents; without a switch",
+    ),
+];
+
+/// What to measure.
+#[derive(Args)]
+pub struct ResilienceArgs {
+    /// `full` qualifies; `ci` runs the same for a shorter time and qualifies nothing.
+    #[arg(long, value_enum, default_value_t = Profile::Full)]
+    profile: Profile,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures, prints, and says by its exit code whether every gate is met: 4 if not in the full profile, or if wrong
+/// bytes were seen in any.
+pub fn run(args: &ResilienceArgs) -> ExitCode {
+    let report = match measure(args) {
+        Ok(report) => report,
+        Err(error) => {
+            let exit = match error.downcast_ref::<ClusterFailure>() {
+                Some(failure) => failure.exit(),
+                None if error.is::<WrongBytes>() => Exit::Unmet,
+                None => Exit::Environment,
+            };
+            return fail(exit, &*error);
+        }
+    };
+    if args.json {
+        println!("{:#}", report.json());
+    } else {
+        println!("{}", report.text());
+    }
+    match report.is_met() || args.profile == Profile::Ci {
+        true => Exit::Done.into(),
+        false => Exit::Unmet.into(),
+    }
+}
+
+fn measure(args: &ResilienceArgs) -> Result<Report, Failure> {
+    let machine = machine::describe();
+    let at_start = machine::Pressure::now();
+    let signals = StopSignals::watch()?;
+    let mut rows = Vec::new();
+    for (name, measured) in rows::ALL {
+        progress(name);
+        rows.push(measured(args.profile, &signals)?);
+    }
+    let unused: Vec<Value> =
+        UNUSED.iter().map(|(name, why)| json!({ "pattern": name, "why": why })).collect();
+    Ok(Report {
+        name: "resilience",
+        profile: args.profile.into(),
+        seed: 0,
+        machine,
+        figures: figures(&rows),
+        settings: json!({
+            "pressure": at_start.until_now(),
+            "build": if cfg!(debug_assertions) { "debug" } else { "release" },
+            "unused": unused,
+        }),
+        gates: rows.into_iter().flat_map(|row| gates(row, args.profile)).collect(),
+    })
+}
+
+fn gates(row: Row, profile: Profile) -> Vec<Gate> {
+    let Row { cost, gain, .. } = row;
+    cost.into_iter().chain([gain]).map(|figure| figure.gate(profile)).collect()
+}
+
+fn figures(rows: &[Row]) -> String {
+    let mut table = Table::new(["pattern", "a day without failures costs", "a failing day gains"]);
+    for row in rows {
+        table.row([
+            row.pattern.to_owned(),
+            row.cost.as_ref().map_or("no switch".to_owned(), |cost| cost.words.clone()),
+            row.gain.words.clone(),
+        ]);
+    }
+    for (pattern, why) in UNUSED {
+        table.row([
+            (*pattern).to_owned(),
+            "not used by the node, or without a switch:".to_owned(),
+            (*why).to_owned(),
+        ]);
+    }
+    table.to_string()
+}

@@ -1,0 +1,198 @@
+//! Nodes of a cluster as processes, one that reads and others that have the blocks, and what fails: a process is
+//! stopped and goes on.
+
+use std::ops::Range;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use orbitkv::cli::http_client::HttpClient;
+use orbitkv::client::{Client, ClientSettings, CommitOutcome, Lease, Namespace, Place, PrefixList, SaveKey};
+use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
+use orbitkv::control::metadata::MetadataPage;
+use orbitkv::control::report::PeersReport;
+use orbitkv::control::signals::StopSignals;
+use orbitkv::quantity::{ByteSize, MIB};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
+use crate::{Failure, processes};
+
+/// Bytes of a block: smaller ones would fill the tables of an arena before the arena.
+pub const BLOCK_BYTES: u64 = 32 * 1024;
+/// Arena of a node.
+pub const DRAM_BYTES: u64 = 128 * MIB;
+/// Blocks that are saved or asked for at once at most: what one call to a peer carries.
+pub const BATCH_BLOCKS: usize = 128;
+/// The node that reads.
+pub const READER: usize = 0;
+const WAIT: Duration = Duration::from_secs(10);
+const COMPLETE_WAIT: Duration = Duration::from_secs(60);
+
+/// Running nodes, and an engine at each.
+pub struct Stage {
+    // Before the cluster, which they are connected to.
+    engines: Vec<Engine>,
+    cluster: Cluster,
+}
+
+/// A connected engine.
+pub struct Engine {
+    client: Client,
+    namespace: Namespace,
+}
+
+/// How an Acquire went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// From the request to the last answer.
+    pub time: Duration,
+    /// Blocks that came, each with the bytes that were saved.
+    pub ready: usize,
+}
+
+/// A process that is stopped, and goes on when this is dropped.
+pub struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+impl Stage {
+    /// Starts so many nodes with these settings beside the usual ones.
+    ///
+    /// # Errors
+    /// If they do not start or do not come to know each other.
+    pub fn start(nodes: usize, settings: &[&str], signals: &StopSignals) -> Result<Stage, Failure> {
+        let (journal, index, receive) = (ByteSize(16 * MIB), ByteSize(16 * MIB), ByteSize(64 * MIB));
+        let node = |number: usize| NodeOrder {
+            name: if number == READER { "reader".to_owned() } else { format!("source-{number}") },
+            dram: ByteSize(DRAM_BYTES),
+            ssd: ByteSize(0),
+            shards: Some(1),
+            cores: None,
+            flags: settings.iter().flat_map(|setting| setting.split(' ')).map(str::to_owned).collect(),
+            member: Some(MemberOrder { journal, index, receive, shares_memory: false }),
+        };
+        let order = ClusterOrder {
+            nodes: (0..nodes).map(node).collect(),
+            coordination: Coordination::Started,
+            name: "bench".to_owned(),
+            data_parent: std::env::temp_dir(),
+            program: Some(processes::program()?),
+        };
+        let mut cluster = Cluster::start(&order, signals)?;
+        cluster.await_complete(COMPLETE_WAIT, signals)?;
+        let mut stage = Stage { engines: Vec::new(), cluster };
+        stage.engines = (0..nodes).map(|at| stage.engine(at)).collect::<Result<_, _>>()?;
+        Ok(stage)
+    }
+
+    /// Another engine at a node.
+    ///
+    /// # Errors
+    /// If it is not let in.
+    pub fn engine(&self, at: usize) -> Result<Engine, Failure> {
+        let mut client = Client::connect(ClientSettings::new(self.cluster.nodes()[at].socket()))?;
+        let namespace = client.register(&registration(BLOCK_BYTES), WAIT)?;
+        Ok(Engine { client, namespace })
+    }
+
+    /// Saves the first blocks of a generation at a node, and waits until the reader shows them there, or has them.
+    ///
+    /// # Errors
+    /// If one is not taken, or not shown in time.
+    pub fn save(&mut self, at: usize, generation: u64, blocks: usize) -> Result<(), Failure> {
+        let mut source = Source::seeded(generation, BATCH_BLOCKS, BLOCK_BYTES);
+        let hashes = block_hashes(0, generation, 0..blocks as u64);
+        let Engine { client, namespace } = &mut self.engines[at];
+        for (number, batch) in hashes.chunks(BATCH_BLOCKS).enumerate() {
+            let key = |&block| SaveKey { block, group: GROUP, bytes: BLOCK_BYTES };
+            let keys: Vec<SaveKey> = batch.iter().map(key).collect();
+            let reserved = client.reserve(*namespace, &keys, false, WAIT)?;
+            let mut slots = reserved.into_iter().map(slot).collect::<Result<Vec<_>, _>>()?;
+            source.stamp(generation, (number * BATCH_BLOCKS) as u64);
+            for (position, slot) in slots.iter_mut().enumerate() {
+                slot.copy_in(0, source.block(position))?;
+            }
+            let outcomes = client.commit(&mut slots, WAIT)?;
+            if outcomes.iter().any(|outcome| *outcome != CommitOutcome::Committed) {
+                return Err(format!("blocks were not committed: {outcomes:?}").into());
+            }
+        }
+        let began = Instant::now();
+        let Engine { client, namespace } = &mut self.engines[READER];
+        let lists = [PrefixList { namespace: *namespace, group: GROUP, blocks: &hashes }];
+        let has_all =
+            |places: &[Place]| places.iter().all(|place| [Place::Dram, Place::PeerDram].contains(place));
+        while !has_all(&client.query(&lists, false, WAIT)?.places) {
+            if began.elapsed() > WAIT {
+                return Err(format!("the reader does not show all of {blocks} blocks within {WAIT:?}").into());
+            }
+            sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Asks for blocks at the reader, compares what comes and gives it back.
+    ///
+    /// # Errors
+    /// As [`Engine::ask`].
+    pub fn ask(&mut self, generation: u64, blocks: Range<u64>, deadline: Duration) -> Result<Asked, Failure> {
+        self.engines[READER].ask(generation, blocks, deadline)
+    }
+
+    /// Stops a node's process.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn stop(&self, at: usize) -> Result<Stopped, Failure> {
+        let pid = i32::try_from(self.cluster.nodes()[at].process_id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or("a process has a number")?;
+        kill_process(pid, Signal::STOP)?;
+        Ok(Stopped(pid))
+    }
+
+    /// What a node says of its peers, and how many blocks it refused to engines for want of room.
+    ///
+    /// # Errors
+    /// If it gives no answer.
+    pub fn report(&self, at: usize) -> Result<(PeersReport, u64), Failure> {
+        let http = HttpClient::new(self.cluster.nodes()[at].http_address())?;
+        let page: MetadataPage = http.get_as("/cache/metadata")?.0;
+        let shard = page.shards.into_iter().next().ok_or("a node has a shard")?;
+        Ok((shard.peers.ok_or("a node is in no cluster")?, shard.service.acquires_busy))
+    }
+}
+
+impl Engine {
+    /// Asks for blocks of a generation and compares what comes.
+    ///
+    /// # Errors
+    /// [`crate::payload::WrongBytes`], or if the node does not answer at all.
+    pub fn ask(&mut self, generation: u64, blocks: Range<u64>, deadline: Duration) -> Result<Asked, Failure> {
+        let first = blocks.start;
+        let hashes = block_hashes(0, generation, blocks);
+        let lists = [PrefixList { namespace: self.namespace, group: GROUP, blocks: &hashes }];
+        let began = Instant::now();
+        let acquired = self.client.acquire(&lists, None, deadline)?;
+        let time = began.elapsed();
+        let mut ready = 0;
+        for (index, block) in (first..).zip(&acquired.blocks) {
+            if let Ok(block) = block {
+                require_stamp(block.bytes()?, generation, index)?;
+                ready += 1;
+            }
+        }
+        if let Some(lease) = &acquired.lease {
+            self.release(lease)?;
+        }
+        Ok(Asked { time, ready })
+    }
+
+    fn release(&mut self, lease: &Lease) -> Result<(), Failure> {
+        Ok(self.client.release(lease, WAIT)?)
+    }
+}

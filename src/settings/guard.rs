@@ -1,0 +1,72 @@
+//! When a peer is left alone, and how much is asked of peers again: the settings behind the fetcher's guard.
+
+use std::time::Duration;
+
+use orbitkv_shards::fetcher::{FetcherSettings, GuardSettings};
+use orbitkv_shards::resilience::breaker::WINDOW_CALLS_MAX;
+
+use super::refusal::refused;
+use super::{NodeArgs, SettingsError};
+use crate::quantity::Span;
+
+/// What a call to a peer may take without a word from it: some hundred round trips, and less than an engine waits.
+const CALL_BUDGET: Duration = Duration::from_secs(1);
+/// Less is what a busy core takes to look.
+const CALL_BUDGET_MIN: Duration = Duration::from_millis(10);
+/// Shortest pause: probes would be as many as calls.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Longest pause: a peer that is back is not missed for longer.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How peers that fail are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerGuard {
+    /// Longest silence of a peer in a call, after which it is given up and has failed.
+    pub call_budget: Duration,
+    /// When a peer is left alone, and how much is asked for again.
+    pub guard: GuardSettings,
+}
+
+fn percent(setting: &'static str, given: Option<u32>, default: u32) -> Result<u32, SettingsError> {
+    match given.unwrap_or(default) {
+        percent @ 0..=100 => Ok(percent),
+        percent => {
+            Err(refused(setting, percent, "must be 0 to 100 percent", format!("use {setting} {default}")))
+        }
+    }
+}
+
+fn span(
+    setting: &'static str,
+    given: Option<Span>,
+    default: Duration,
+    bounds: [Duration; 2],
+) -> Result<Duration, SettingsError> {
+    let span = given.map_or(default, |span| span.0);
+    if (bounds[0]..=bounds[1]).contains(&span) {
+        return Ok(span);
+    }
+    let bound = format!("must be {} to {}", Span(bounds[0]), Span(bounds[1]));
+    Err(refused(setting, Span(span), bound, format!("use {setting} {}", Span(default))))
+}
+
+/// Decides how peers that fail are treated.
+pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
+    let defaults = GuardSettings::default();
+    let window_calls = args.breaker_calls.unwrap_or(defaults.window_calls);
+    if !(1..=WINDOW_CALLS_MAX).contains(&window_calls) {
+        let bound = format!("must be 1 to {WINDOW_CALLS_MAX} calls");
+        return Err(refused("--breaker-calls", window_calls, bound, "use --breaker-calls 20"));
+    }
+    // No grant lasts longer than the longest call.
+    let longest = FetcherSettings::default().stall_wait;
+    Ok(PeerGuard {
+        call_budget: span("--call-budget", args.call_budget, CALL_BUDGET, [CALL_BUDGET_MIN, longest])?,
+        guard: GuardSettings {
+            failed_percent: percent("--breaker", args.breaker, defaults.failed_percent)?,
+            window_calls,
+            open_for: span("--breaker-pause", args.breaker_pause, defaults.open_for, [PAUSE_MIN, PAUSE_MAX])?,
+            extra_percent: percent("--retry-percent", args.retry_percent, defaults.extra_percent)?,
+        },
+    })
+}
