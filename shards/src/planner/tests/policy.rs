@@ -91,6 +91,24 @@ fn an_improvement_within_uncertainty_or_hysteresis_changes_nothing() {
 }
 
 #[test]
+fn a_plan_whose_worst_is_better_is_not_taken_for_less_than_its_own_uncertainty() {
+    let mut rig = Rig::new(careful(Mode::Executed));
+    for number in 0..64u64 {
+        let is_late = number % 6 == 5;
+        for (route, often, late) in [(dram(0), 10_000, 13_000), (dram(1), 7_300, 11_500)] {
+            let micros = if is_late { late } else { often };
+            rig.tried(route, BYTES, Duration::from_micros(micros), TrialOutcome::Usable);
+        }
+    }
+    assert_eq!(rig.routes(&both()), [dram(0)]);
+    let trace = rig.latest();
+    let (fixed, other) = (trace.alternatives[0], trace.predicted(PlanKind::Single(dram(1))).unwrap());
+    let improvement = fixed.predicted - other.predicted;
+    assert!(improvement > fixed.predicted / 5 && improvement < other.margin, "{trace:?}");
+    assert!(other.predicted + other.margin < fixed.predicted + fixed.margin, "{trace:?}");
+}
+
+#[test]
 fn two_routes_that_take_turns_being_better_are_not_taken_in_turns() {
     let mut rig = Rig::new(careful(Mode::Executed));
     rig.teach(dram(0), 10_000, 1, 64);
