@@ -6,6 +6,7 @@ pub mod client;
 pub mod cluster;
 pub mod control;
 pub mod core;
+pub mod drill;
 pub mod engine;
 pub mod exit;
 pub mod lab;

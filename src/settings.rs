@@ -7,6 +7,7 @@
 mod arguments;
 mod cluster;
 mod config_file;
+mod etcd;
 mod guard;
 mod machine;
 mod placement;
@@ -21,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RoutePolicy, SsdBackend};
-pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN, read_file};
+pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN};
+pub use etcd::{EtcdFiles, EtcdSettings, read_file};
 pub use guard::PeerGuard;
 pub use machine::Machine;
 pub use placement::{DeviceCores, Placement, SHARDS_MAX};

@@ -5,8 +5,10 @@ pub mod cluster;
 pub mod derive;
 pub mod doctor;
 pub mod drain;
+pub mod drill;
 pub mod http_client;
 pub mod lab;
+pub mod migrate;
 pub mod namespaces;
 pub mod node;
 pub mod owners;
@@ -62,6 +64,10 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     /// Try a resilience policy on a model's load: breakers, retry budgets, deadlines and so on
     Lab(lab::LabArgs),
+    /// Break a cluster of this machine as a plan says, and measure its way back against what was promised
+    Drill(drill::DrillArgs),
+    /// Move a cluster's keys in etcd from another format to this one while its nodes are stopped, or back
+    Migrate(migrate::MigrateArgs),
 }
 
 /// Which node to ask, and how to show its answer.
@@ -90,6 +96,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Namespaces(args) => namespaces::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Drill(args) => drill::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
     }
 }
 

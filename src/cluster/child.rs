@@ -57,6 +57,17 @@ impl ChildProcess {
         self.child.try_wait().ok().flatten()
     }
 
+    /// Sends it a signal, unless it has ended.
+    pub(super) fn signal(&mut self, signal: Signal) {
+        send(&mut self.child, signal);
+    }
+
+    /// Kills it, and waits until it is gone.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// The rest of the first line it said that begins so.
     pub(super) fn line(&self, beginning: &str) -> Option<String> {
         let log = fs::read(&self.log).unwrap_or_default();
@@ -88,9 +99,15 @@ pub(super) fn end_all<'a>(children: impl Iterator<Item = &'a mut ChildProcess>) 
 }
 
 fn ask_to_end(child: &mut Child) {
+    send(child, Signal::TERM);
+    // One that is paused hears it as it goes on.
+    send(child, Signal::CONT);
+}
+
+fn send(child: &mut Child, signal: Signal) {
     if !matches!(child.try_wait(), Ok(Some(_))) {
         // It is our unreaped child, so the number is still its own.
-        let _ = kill_process(Pid::from_child(child), Signal::TERM);
+        let _ = kill_process(Pid::from_child(child), signal);
     }
 }
 

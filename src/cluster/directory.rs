@@ -46,6 +46,12 @@ impl OwnDirectory {
         Ok(path)
     }
 
+    /// The directory of this name in it, made unless it is there.
+    pub(super) fn kept(&self, name: &str) -> Result<PathBuf, ClusterFailure> {
+        let path = self.path.join(name);
+        if path.is_dir() { Ok(path) } else { self.with(name) }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -22,16 +22,26 @@ const PROGRAM: &str = "etcd";
 pub(super) struct EtcdProcess {
     pub(super) process: ChildProcess,
     client: u16,
+    peer: u16,
 }
 
 impl EtcdProcess {
     /// Starts it; it does not answer yet.
     pub(super) fn spawn(run: &OwnDirectory, ports: &mut Ports) -> Result<EtcdProcess, ClusterFailure> {
-        let program = program().ok_or(ClusterFailure::NoEtcd)?;
         let (client, peer) = (ports.stream()?, ports.stream()?);
+        EtcdProcess::spawn_at(run, client, peer)
+    }
+
+    /// Starts one that has ended again, with what it holds.
+    pub(super) fn spawn_again(&self, run: &OwnDirectory) -> Result<EtcdProcess, ClusterFailure> {
+        EtcdProcess::spawn_at(run, self.client, self.peer)
+    }
+
+    fn spawn_at(run: &OwnDirectory, client: u16, peer: u16) -> Result<EtcdProcess, ClusterFailure> {
+        let program = program().ok_or(ClusterFailure::NoEtcd)?;
         let [client_url, peer_url] = [client, peer].map(|port| format!("http://127.0.0.1:{port}"));
         let mut command = Command::new(program);
-        command.args(["--name", "local", "--data-dir"]).arg(run.with("etcd")?);
+        command.args(["--name", "local", "--data-dir"]).arg(run.kept("etcd")?);
         command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
         command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
         command.args(["--initial-cluster", &format!("local={peer_url}"), "--log-level", "error"]);
@@ -41,7 +51,7 @@ impl EtcdProcess {
             .filter(|name| name.to_string_lossy().starts_with("ETCD_"))
             .for_each(|name| _ = command.env_remove(name));
         let process = ChildProcess::spawn("etcd", command, run.path().join("etcd.log"))?;
-        Ok(EtcdProcess { process, client })
+        Ok(EtcdProcess { process, client, peer })
     }
 
     /// Where clients find it.

@@ -4,6 +4,7 @@
 mod child;
 mod directory;
 mod etcd;
+mod fault;
 mod layout;
 mod node;
 mod ports;
@@ -27,6 +28,7 @@ use node::Seat;
 use ports::Ports;
 
 pub use child::end_child;
+pub use fault::{Fault, Target};
 pub use layout::{Division, DivisionOrder, DivisionRefused, MEMORY_PERCENT, NODES_MAX};
 pub use node::{MemberOrder, NodeOrder, NodeProcess};
 pub use sight::{NodeSight, table};
@@ -177,7 +179,11 @@ impl Wait<'_> {
 
 /// Running nodes. When dropped they are stopped, then their etcd, and their directories are removed.
 pub struct Cluster {
+    order: ClusterOrder,
     nodes: Vec<NodeProcess>,
+    /// First UDP port of each node, if it has peers.
+    seats: Vec<Option<u16>>,
+    url: Option<String>,
     etcd: Option<EtcdProcess>,
     etcd_told: bool,
     ports: Ports,
@@ -196,14 +202,29 @@ impl Cluster {
         let run = OwnDirectory::below(&std::env::temp_dir())?;
         let wants_data = order.nodes.iter().any(|node| node.ssd.0 > 0);
         let data = wants_data.then(|| OwnDirectory::below(&order.data_parent)).transpose()?;
-        let ports = Ports::new();
-        let mut cluster = Cluster { nodes: Vec::new(), etcd: None, etcd_told: false, ports, run, data };
-        if order.coordination == Coordination::Started {
-            let etcd = EtcdProcess::spawn(&cluster.run, &mut cluster.ports)?;
-            cluster.etcd.insert(etcd).await_healthy(signals)?;
-        }
-        for node in &order.nodes {
-            cluster.spawn(order, node)?;
+        let mut cluster = Cluster {
+            order: order.clone(),
+            nodes: Vec::new(),
+            seats: Vec::new(),
+            url: None,
+            etcd: None,
+            etcd_told: false,
+            ports: Ports::new(),
+            run,
+            data,
+        };
+        cluster.url = match &order.coordination {
+            Coordination::Standalone => None,
+            Coordination::Running(url) => Some(url.clone()),
+            Coordination::Started => {
+                let etcd = EtcdProcess::spawn(&cluster.run, &mut cluster.ports)?;
+                let etcd = cluster.etcd.insert(etcd);
+                etcd.await_healthy(signals)?;
+                Some(etcd.url())
+            }
+        };
+        for at in 0..order.nodes.len() {
+            cluster.seat(at)?;
         }
         for node in &mut cluster.nodes {
             node.await_ready(signals)?;
@@ -211,35 +232,30 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn spawn(&mut self, order: &ClusterOrder, node: &NodeOrder) -> Result<(), ClusterFailure> {
-        let url = match &order.coordination {
-            Coordination::Standalone => None,
-            Coordination::Running(url) => Some(url.clone()),
-            Coordination::Started => self.etcd_url(),
-        };
-        let seat = match &url {
-            None => None,
-            Some(etcd) => {
-                let port = self.ports.datagrams(node.shards.unwrap_or(1))?;
-                Some(Seat { etcd, cluster: &order.name, port })
-            }
-        };
-        self.nodes.push(NodeProcess::spawn(order, node, seat, &self.run, self.data.as_ref())?);
+    /// Gives the next node of the order its port, and starts it.
+    fn seat(&mut self, at: usize) -> Result<(), ClusterFailure> {
+        let shards = self.order.nodes[at].shards.unwrap_or(1);
+        let port = self.url.is_some().then(|| self.ports.datagrams(shards)).transpose()?;
+        self.seats.push(port);
+        let process = self.spawn(at)?;
+        self.nodes.push(process);
         Ok(())
     }
 
-    /// Starts one more node beside those that were started by that order, and waits until it serves. Its name is one
-    /// that the cluster has not had.
+    fn spawn(&self, at: usize) -> Result<NodeProcess, ClusterFailure> {
+        let seat = self.url.as_ref().zip(self.seats[at]);
+        let seat = seat.map(|(etcd, port)| Seat { etcd, cluster: &self.order.name, port });
+        NodeProcess::spawn(&self.order, &self.order.nodes[at], seat, &self.run, self.data.as_ref())
+    }
+
+    /// Starts one more node beside those of the order, and waits until it serves. Its name is one that the cluster
+    /// has not had.
     ///
     /// # Errors
     /// [`ClusterFailure`], with the node's own words.
-    pub fn add(
-        &mut self,
-        order: &ClusterOrder,
-        node: &NodeOrder,
-        signals: &StopSignals,
-    ) -> Result<&NodeProcess, ClusterFailure> {
-        self.spawn(order, node)?;
+    pub fn add(&mut self, node: NodeOrder, signals: &StopSignals) -> Result<&NodeProcess, ClusterFailure> {
+        self.order.nodes.push(node);
+        self.seat(self.nodes.len())?;
         let node = self.nodes.last_mut().expect("it was just started");
         node.await_ready(signals)?;
         Ok(node)
@@ -252,6 +268,8 @@ impl Cluster {
     pub fn remove(&mut self, at: usize) -> Option<ExitStatus> {
         let status = self.terminate(at);
         self.nodes.remove(at);
+        self.seats.remove(at);
+        self.order.nodes.remove(at);
         status
     }
 

@@ -66,7 +66,8 @@ pub struct NodeProcess {
     socket: PathBuf,
     http: Option<HttpClient>,
     http_address: String,
-    told: bool,
+    /// Whether its end was told, or was on purpose.
+    pub(super) told: bool,
 }
 
 impl NodeProcess {
@@ -84,14 +85,14 @@ impl NodeProcess {
         };
         let program = whole.program.clone().map_or_else(std::env::current_exe, Ok).map_err(failed)?;
         // The socket's path is short of room, so it does not lie below the data.
-        let own = run.with(&order.name)?;
+        let own = run.kept(&order.name)?;
         let socket = own.join("engine.sock");
         let mut command = Command::new(program);
         command.args(["node", "--node-id", &order.name, "--http", "127.0.0.1:0"]);
         command.arg("--engine-socket").arg(&socket);
         command.args(["--dram", &order.dram.to_string(), "--ssd", &order.ssd.to_string()]);
         match data.filter(|_| order.ssd.0 > 0) {
-            Some(data) => _ = command.arg("--data-dir").arg(data.with(&order.name)?),
+            Some(data) => _ = command.arg("--data-dir").arg(data.kept(&order.name)?),
             // Its key and its epoch do not need a real disk.
             None if order.member.is_some() => _ = command.arg("--data-dir").arg(own.join("data")),
             None => {}
@@ -169,7 +170,8 @@ impl NodeProcess {
     }
 
     /// What it says about itself; nothing if it does not answer soon.
-    pub(super) fn page(&self) -> Option<MetadataPage> {
+    #[must_use]
+    pub fn page(&self) -> Option<MetadataPage> {
         self.http.as_ref()?.get_as("/cache/metadata").ok().map(|(page, _)| page)
     }
 }

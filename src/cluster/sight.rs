@@ -53,7 +53,8 @@ impl NodeSight {
     }
 
     /// What a page says; `nodes` are the names of the run's.
-    pub(super) fn of(page: &MetadataPage, nodes: &[&str]) -> NodeSight {
+    #[must_use]
+    pub fn of(page: &MetadataPage, nodes: &[&str]) -> NodeSight {
         let sum = |of: fn(&ShardReport) -> u64| page.shards.iter().map(of).sum();
         let peers = || page.shards.iter().filter_map(|shard| shard.peers.as_ref());
         let sum_peers = |of: fn(&PeersReport) -> u64| peers().map(of).sum();

@@ -6,7 +6,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use orbitkv_native::engine_socket::EngineSocketError;
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{NodeKey, NodeKeyError};
@@ -23,7 +22,7 @@ use super::etcd::{EtcdAccess, Registrar, Sight};
 use super::metadata::{MemberRow, Membership};
 use crate::node::ClusterSeat;
 use crate::peers::{PeersSettings, SettingsRefused, bind_peer_socket};
-use crate::settings::{ClusterSettings, NodeSettings, SettingsError, read_file};
+use crate::settings::{ClusterSettings, NodeSettings, SettingsError};
 
 /// Length of a node's lease. Half of it is what an etcd outage may last before sessions end: longer than
 /// an election; and a node that died is gone from the others' maps after all of it.
@@ -148,7 +147,7 @@ impl Application {
             peer_socket: peer_socket(settings, &cluster).unwrap_or_default(),
             capabilities: Vec::new(),
         };
-        let access = EtcdAccess { endpoints: cluster.etcd.clone(), options: options(&cluster)? };
+        let access = EtcdAccess::of(&cluster.etcd)?;
         let node = settings.node_id.clone();
         Ok(Some(Application { contact, access, cluster, node, ports, key, epoch_file, epoch_least }))
     }
@@ -204,25 +203,6 @@ impl Application {
         };
         Registrar { settings, access: self.access.clone(), space: self.cluster.keyspace.clone(), incarnation }
     }
-}
-
-/// Certificates and user of the settings.
-fn options(cluster: &ClusterSettings) -> Result<ConnectOptions, SettingsError> {
-    // A member of etcd that has lost its quorum shall say so and not hang.
-    let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
-    if let Some(authority) = &cluster.etcd_ca {
-        let authority = Certificate::from_pem(read_file("--etcd-ca", authority, false)?);
-        let mut tls = TlsOptions::new().ca_certificate(authority);
-        if let Some((certificate, key)) = &cluster.etcd_identity {
-            let certificate = read_file("--etcd-cert", certificate, false)?;
-            tls = tls.identity(Identity::from_pem(certificate, read_file("--etcd-key", key, true)?));
-        }
-        options = options.with_tls(tls);
-    }
-    if let Some((user, password)) = cluster.etcd_user()? {
-        options = options.with_user(user, password);
-    }
-    Ok(options)
 }
 
 /// Where this node's cores listen for nodes of this host, beside its engine socket; none if it shares no memory,

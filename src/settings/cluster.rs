@@ -1,10 +1,6 @@
 //! The settings of a node that has peers: which etcd, as whom, in which cluster, and where peers find it.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
@@ -12,6 +8,7 @@ use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
 
+use super::etcd::{EtcdFiles, EtcdSettings};
 use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
 use super::{NodeArgs, SettingsError, check_share};
@@ -29,22 +26,11 @@ const COALESCE_DEFAULT: Duration = Duration::from_millis(2);
 /// Most samples of each kind that a core keeps: ten minutes of a hundred installs a second, in some ten megabytes.
 const VISIBILITY_SAMPLES_MAX: u32 = 65_536;
 
-/// Most endpoints of etcd: five voting members, and as many again while they are moved.
-const ENDPOINTS_MAX: usize = 10;
-/// Longest certificate, key or user file that is read.
-const FILE_BYTES_MAX: u64 = 256 * 1024;
-
 /// How a node joins its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSettings {
-    /// URLs of etcd, at least one, all with `https` or all with `http`.
-    pub etcd: Vec<String>,
-    /// Certificate of the authority that etcd's certificate is checked against.
-    pub etcd_ca: Option<PathBuf>,
-    /// Certificate of this node and its key.
-    pub etcd_identity: Option<(PathBuf, PathBuf)>,
-    /// File with `user:password`.
-    pub etcd_user_file: Option<PathBuf>,
+    /// How etcd is reached.
+    pub etcd: EtcdSettings,
     /// Name of the cluster.
     pub cluster: String,
     /// Its keys in etcd.
@@ -98,43 +84,14 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
     if args.zone.is_some() {
         word("--zone", &zone)?;
     }
-    let urls = endpoints(etcd)?;
-    let secure = urls[0].starts_with("https://");
-    let files =
-        [("--etcd-ca", &args.etcd_ca), ("--etcd-cert", &args.etcd_cert), ("--etcd-key", &args.etcd_key)];
-    if let Some((setting, Some(file))) = files.into_iter().find(|(_, file)| file.is_some() && !secure) {
-        let bound = "certificates need https, and --etcd names http";
-        return Err(refused(setting, file.display(), bound, "write the endpoints with https://"));
-    }
-    if secure && args.etcd_ca.is_none() {
-        let bound = "etcd's certificate is checked against the authority you name";
-        return Err(refused("--etcd", etcd, bound, "add --etcd-ca FILE"));
-    }
-    let etcd_identity = match (&args.etcd_cert, &args.etcd_key) {
-        (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-        (None, None) => None,
-        (Some(one), None) => {
-            return Err(refused(
-                "--etcd-cert",
-                one.display(),
-                "a certificate needs its key",
-                "add --etcd-key",
-            ));
-        }
-        (None, Some(one)) => {
-            return Err(refused(
-                "--etcd-key",
-                one.display(),
-                "a key needs its certificate",
-                "add --etcd-cert",
-            ));
-        }
+    let files = EtcdFiles {
+        authority: args.etcd_ca.clone(),
+        certificate: args.etcd_cert.clone(),
+        key: args.etcd_key.clone(),
+        user: args.etcd_user_file.clone(),
     };
     Ok(Some(ClusterSettings {
-        etcd: urls,
-        etcd_ca: args.etcd_ca.clone(),
-        etcd_identity,
-        etcd_user_file: args.etcd_user_file.clone(),
+        etcd: EtcdSettings::resolve(etcd, files)?,
         cluster: name.clone(),
         keyspace: Keyspace::new(name).expect("the name was just checked"),
         peer_address: peer_address(peer, shards)?,
@@ -239,23 +196,6 @@ fn shares_memory(args: &NodeArgs) -> Result<bool, SettingsError> {
     }
 }
 
-fn endpoints(text: &str) -> Result<Vec<String>, SettingsError> {
-    let remedy = "write it like http://10.0.0.1:2379,http://10.0.0.2:2379";
-    let urls: Vec<String> = text.split(',').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
-    let scheme = |scheme: &str| {
-        urls.iter()
-            .all(|url| url.strip_prefix(scheme).is_some_and(|host| !host.is_empty() && !host.contains('/')))
-    };
-    if !scheme("http://") && !scheme("https://") {
-        return Err(refused("--etcd", text, "must be URLs, all with http:// or all with https://", remedy));
-    }
-    if urls.len() > ENDPOINTS_MAX {
-        let bound = format!("at most {ENDPOINTS_MAX} endpoints, these are {}", urls.len());
-        return Err(refused("--etcd", text, bound, "name fewer: three do"));
-    }
-    Ok(urls)
-}
-
 fn peer_address(text: &str, shards: u64) -> Result<SocketAddr, SettingsError> {
     let refuse = |bound: &str, remedy: &str| Err(refused("--peer-addr", text, bound, remedy.to_owned()));
     let Ok(address) = text.parse::<SocketAddr>() else {
@@ -269,47 +209,4 @@ fn peer_address(text: &str, shards: u64) -> Result<SocketAddr, SettingsError> {
         return refuse(&bound, "choose a lower port that is not 0");
     }
     Ok(address)
-}
-
-/// Reads a file of one of these settings.
-///
-/// # Errors
-/// A file that cannot be read or, if `secret`, that others may read.
-pub fn read_file(setting: &'static str, file: &Path, secret: bool) -> Result<String, SettingsError> {
-    let refuse =
-        |bound: String, remedy: &str| Err(refused(setting, file.display(), bound, remedy.to_owned()));
-    let opened = File::open(file).and_then(|opened| opened.metadata().map(|metadata| (opened, metadata)));
-    let (opened, metadata) = match opened {
-        Ok(opened) => opened,
-        Err(error) => return refuse(format!("cannot be read ({error})"), "name a readable file"),
-    };
-    if !metadata.is_file() || (secret && metadata.mode() & 0o077 != 0) {
-        let mode = metadata.mode() & 0o7777;
-        return refuse(format!("must be a file with mode 0600 (it is {mode:04o})"), "run chmod 600 on it");
-    }
-    let mut text = String::new();
-    match opened.take(FILE_BYTES_MAX).read_to_string(&mut text) {
-        Ok(1..) => Ok(text),
-        Ok(0) => refuse("is empty".to_owned(), "write it first"),
-        Err(error) => refuse(format!("cannot be read ({error})"), "it has to be text"),
-    }
-}
-
-impl ClusterSettings {
-    /// User and password of the user file, if one is named.
-    ///
-    /// # Errors
-    /// As [`read_file`], or if it does not hold `user:password`.
-    pub fn etcd_user(&self) -> Result<Option<(String, String)>, SettingsError> {
-        let Some(file) = &self.etcd_user_file else { return Ok(None) };
-        let text = read_file("--etcd-user-file", file, true)?;
-        match text.trim_end_matches(['\r', '\n']).split_once(':') {
-            Some((user, password))
-                if !user.is_empty() && !password.is_empty() && !password.contains('\n') =>
-            {
-                Ok(Some((user.to_owned(), password.to_owned())))
-            }
-            _ => Err(refused("--etcd-user-file", file.display(), "must hold user:password", "write it so")),
-        }
-    }
 }

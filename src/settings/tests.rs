@@ -343,7 +343,7 @@ const CLUSTER: [&str; 8] = [
 #[test]
 fn a_cluster_needs_etcd_a_name_and_an_address() {
     let cluster = resolve(&CLUSTER, 2).expect("legal").cluster.expect("a cluster");
-    assert_eq!(cluster.etcd, ["http://10.0.0.1:2379", "http://10.0.0.2:2379"]);
+    assert_eq!(cluster.etcd.endpoints, ["http://10.0.0.1:2379", "http://10.0.0.2:2379"]);
     assert_eq!((cluster.peer_address.port(), cluster.zone.as_str()), (7100, ""));
     assert_eq!(cluster.keyspace.prefix(), "/orbitkv/v2/prod/");
     let guard = cluster.guard;

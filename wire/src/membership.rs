@@ -11,6 +11,9 @@
 //! | `members/<node>` | `node`, `epoch`, `incarnation`, `address`, `shards`, `hash`, `zone`, `key`, `boot`, `socket`, `capabilities` |
 //!
 //! `zone`, `socket` and `capabilities` may be empty; the line is then `name` and one space.
+//!
+//! While the cluster moves from one format to another, `format` is the line `migration <uuid>` alone, which no
+//! program takes for its own.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -30,11 +33,14 @@ pub const CARRIER: &str = "quic-rkyv/1";
 /// Version of the hash that places keys on shards.
 pub const HASH_VERSION: u16 = 2;
 
-/// Names of the parts of the key space.
-const FORMAT: &str = "format";
+/// Name of the key that says which nodes may join.
+pub const FORMAT: &str = "format";
+/// What the names of members begin with.
+pub const MEMBERS: &str = "members/";
+/// What the names of the operator's policy begin with.
+pub const CONFIG: &str = "config/";
 const EPOCH_FLOOR: &str = "epoch_floor";
 const EPOCHS: &str = "epochs/";
-const MEMBERS: &str = "members/";
 
 /// A key of a cluster, without the cluster's own part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +53,21 @@ pub enum Key {
     Epoch(NodeId),
     /// The life of a node.
     Member(NodeId),
+}
+
+impl Key {
+    /// The key of this name below the cluster's prefix; none if it is no key of ours.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Key> {
+        match name {
+            FORMAT => Some(Key::Format),
+            EPOCH_FLOOR => Some(Key::EpochFloor),
+            _ => match name.strip_prefix(EPOCHS) {
+                Some(node) => node.parse().ok().map(Key::Epoch),
+                None => name.strip_prefix(MEMBERS)?.parse().ok().map(Key::Member),
+            },
+        }
+    }
 }
 
 /// The part of etcd that belongs to one cluster.
@@ -91,15 +112,7 @@ impl Keyspace {
     /// The key that etcd knows by this name; none if it is no key of ours.
     #[must_use]
     pub fn parse(&self, path: &[u8]) -> Option<Key> {
-        let below = std::str::from_utf8(path).ok()?.strip_prefix(&self.prefix)?;
-        match below {
-            FORMAT => Some(Key::Format),
-            EPOCH_FLOOR => Some(Key::EpochFloor),
-            _ => match below.strip_prefix(EPOCHS) {
-                Some(node) => node.parse().ok().map(Key::Epoch),
-                None => below.strip_prefix(MEMBERS)?.parse().ok().map(Key::Member),
-            },
-        }
+        Key::of_name(std::str::from_utf8(path).ok()?.strip_prefix(&self.prefix)?)
     }
 }
 
@@ -196,6 +209,19 @@ impl Format {
         lines.end()?;
         Ok(Format { cluster })
     }
+}
+
+/// The text under `format` while the migration of this identity is under way.
+#[must_use]
+pub fn migration_mark(migration: [u8; 16]) -> String {
+    format!("migration {}\n", ClusterUuid(migration))
+}
+
+/// The cluster's identity in a format of whatever program, if a line of it says one.
+#[must_use]
+pub fn cluster_of_any(format: &[u8]) -> Option<ClusterUuid> {
+    let text = std::str::from_utf8(format).ok()?;
+    text.lines().find_map(|line| uuid(line.strip_prefix("cluster ")?)).map(ClusterUuid)
 }
 
 /// Reads an epoch, as it stands under `epochs/<node>` and `epoch_floor`.

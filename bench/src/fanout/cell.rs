@@ -147,7 +147,7 @@ impl Nodes {
         let mut receivers = Vec::new();
         for node in joining {
             let node = NodeOrder { flags: [node.flags.clone(), flags.clone()].concat(), ..node };
-            receivers.push(HttpClient::new(cluster.add(&order, &node, signals)?.http_address())?);
+            receivers.push(HttpClient::new(cluster.add(node, signals)?.http_address())?);
         }
         Ok(Nodes { source, source_http, source_name, receivers, cluster })
     }

@@ -128,6 +128,7 @@ impl Stage {
             shards: Some(1),
             cores: Some(CoreList(vec![core])),
             member: Some(MemberOrder { journal, index, receive, shares_memory: false }),
+            flags: Vec::new(),
         };
         let ssd_bytes = if medium == Medium::Ssd { plan.ssd_bytes } else { 0 };
         let order = ClusterOrder {

@@ -86,7 +86,6 @@ pub struct Owners {
     identities: Vec<Identity>,
     coordinator: Coordinator,
     cluster: Cluster,
-    order: ClusterOrder,
     joiner: Option<NodeOrder>,
 }
 
@@ -136,7 +135,7 @@ impl Owners {
             Owner::start(node.socket(), keys, args.seed, args.residences)
         };
         let owners = cluster.nodes().iter().enumerate().map(owner).collect::<Result<Vec<_>, _>>()?;
-        let owners = Owners { owners, http, identities, coordinator, cluster, order, joiner };
+        let owners = Owners { owners, http, identities, coordinator, cluster, joiner };
         owners.require_heads()?;
         progress(&format!("{} nodes know each other after {:.1?}", args.managers, began.elapsed()));
         Ok(owners)
@@ -217,7 +216,7 @@ impl Owners {
     /// If the cluster was started without a place for one.
     pub fn add(&mut self, name: String, signals: &StopSignals) -> Result<&NodeProcess, Failure> {
         let node = NodeOrder { name, ..self.joiner.clone().expect("there is a place for one") };
-        Ok(self.cluster.add(&self.order, &node, signals)?)
+        Ok(self.cluster.add(node, signals)?)
     }
 
     /// Lets the node that was added go again.

@@ -19,6 +19,7 @@
 
 mod claim;
 pub mod coordinator;
+pub mod cutover;
 mod doubts;
 mod join;
 mod lease;

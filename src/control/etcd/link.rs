@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Error};
+use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use orbitkv_shards::membership::coordinator::{Failure, Header};
+
+use crate::settings::{EtcdSettings, SettingsError, read_file};
 
 /// Longest wait for a connection.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -26,6 +28,30 @@ pub struct EtcdAccess {
     pub endpoints: Vec<String>,
     /// Certificates and user.
     pub options: ConnectOptions,
+}
+
+impl EtcdAccess {
+    /// What the settings say, with the files that they name.
+    ///
+    /// # Errors
+    /// A file that cannot be read, that others may read, or that does not hold what it should.
+    pub fn of(settings: &EtcdSettings) -> Result<EtcdAccess, SettingsError> {
+        // A member of etcd that has lost its quorum shall say so and not hang.
+        let mut options = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
+        if let Some(authority) = &settings.authority {
+            let authority = Certificate::from_pem(read_file("--etcd-ca", authority, false)?);
+            let mut tls = TlsOptions::new().ca_certificate(authority);
+            if let Some((certificate, key)) = &settings.identity {
+                let certificate = read_file("--etcd-cert", certificate, false)?;
+                tls = tls.identity(Identity::from_pem(certificate, read_file("--etcd-key", key, true)?));
+            }
+            options = options.with_tls(tls);
+        }
+        if let Some((user, password)) = settings.user()? {
+            options = options.with_user(user, password);
+        }
+        Ok(EtcdAccess { endpoints: settings.endpoints.clone(), options })
+    }
 }
 
 /// What etcd was asked, and the bytes of keys and values that went each way.

@@ -3,6 +3,7 @@
 //! Three tasks with a connection each (questions, renewals, the watch), so that none waits for another,
 //! and one loop that owns the room. The loop decides nothing.
 
+pub mod cutover;
 mod link;
 mod renewals;
 mod requests;

@@ -1,5 +1,6 @@
 //! Membership on real etcd processes, and what becomes of it when they fail.
 
+mod cutover;
 mod faults;
 mod node;
 mod places;

@@ -157,6 +157,19 @@ fn ports_overlap_on_one_address_only() {
     }
 }
 
+#[test]
+fn the_mark_of_a_migration_is_no_format_and_an_old_format_tells_its_cluster() {
+    let mark = migration_mark([0x11; 16]);
+    assert_eq!(mark, "migration 11111111-1111-1111-1111-111111111111\n");
+    assert!(Format::decode(mark.as_bytes()).is_err());
+    assert_eq!(cluster_of_any(mark.as_bytes()), None);
+    let old = b"protocol x/v1\ncluster 11111111-1111-4111-8111-111111111111\nmore\n";
+    let uuid = "11111111-1111-4111-8111-111111111111".parse().expect("a UUID");
+    assert_eq!(cluster_of_any(old), Some(uuid));
+    assert_eq!(cluster_of_any(b"cluster 1\n"), None);
+    assert_eq!(cluster_of_any(&[0xff]), None);
+}
+
 proptest! {
     /// No bytes make a decoder panic, and what it accepts is the one encoding.
     #[test]

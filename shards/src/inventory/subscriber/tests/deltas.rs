@@ -149,7 +149,7 @@ fn an_install_is_told_once_its_interval_is_whole_and_only_to_who_watches() {
     rig.delta(connection, 10, 12, &[put(2, 11)]);
     assert_eq!(rig.room.poll_install(), None, "nobody watches");
     rig.room.watch_installs();
-    let mut polled = |rig: &mut Rig| {
+    let polled = |rig: &mut Rig| {
         let installs = std::iter::from_fn(|| rig.room.poll_install());
         installs.map(|install| (install.from.0, install.through.0)).collect::<Vec<_>>()
     };
