@@ -37,18 +37,17 @@ impl Verdict {
             );
         }
         let Some(value) = gate["value"].as_f64() else { return not_judged("the file has no value") };
-        let numbers = gate["target"].as_f64().and_then(|target| match gate["sense"].as_str() {
-            Some("at-least") => Some(value >= target),
-            Some("at-most") => Some(value <= target),
-            _ => None,
-        });
-        match (gate["met"].as_bool(), numbers) {
-            (Some(told), Some(seen)) if told != seen => {
-                not_judged("the file says one thing and its numbers another")
-            }
-            (Some(true), _) => Verdict::Met,
-            (Some(false), _) => Verdict::Missed,
-            (None, _) => not_judged("the file does not say whether it is met"),
+        let Some(target) = gate["target"].as_f64() else { return not_judged("the file has no limit") };
+        let seen = match gate["sense"].as_str() {
+            Some("at-least") => value >= target,
+            Some("at-most") => value <= target,
+            _ => return not_judged("the file does not say on which side of its limit the value has to be"),
+        };
+        match gate["met"].as_bool() {
+            Some(told) if told != seen => not_judged("the file says one thing and its numbers another"),
+            Some(true) => Verdict::Met,
+            Some(false) => Verdict::Missed,
+            None => not_judged("the file does not say whether it is met"),
         }
     }
 
@@ -218,11 +217,14 @@ mod tests {
         invalid["valid"] = json!(false);
         invalid["why_invalid"] = json!("no fio");
         assert_eq!(Verdict::of(&invalid), Verdict::NotJudged("no fio".to_owned()));
-        for lacking in ["valid", "value", "met"] {
-            let mut gate = gate(2.0, "at-least", true);
-            gate.as_object_mut().expect("an object").remove(lacking);
-            assert!(matches!(Verdict::of(&gate), Verdict::NotJudged(_)), "{lacking}");
+        for lacking in ["valid", "value", "met", "target", "sense"] {
+            for (value, met) in [(2.0, true), (1.9, false)] {
+                let mut gate = gate(value, "at-least", met);
+                gate.as_object_mut().expect("an object").remove(lacking);
+                assert!(matches!(Verdict::of(&gate), Verdict::NotJudged(_)), "{lacking} {met}");
+            }
         }
+        assert!(matches!(Verdict::of(&gate(2.0, "sideways", true)), Verdict::NotJudged(_)));
     }
 
     #[test]

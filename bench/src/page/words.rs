@@ -29,10 +29,11 @@ compared at the end. What was not seen is unknown, and does not count.</dd>\
 <dt>visibility</dt><dd>From the moment a node has recorded a change until another node can answer with it.</dd>\
 <dt>stolen time</dt><dd>Share of the machine's time that its host gave to others meanwhile.</dd></dl>\n";
 
-/// Plain titles of gates and units of their values, by the beginning of their names; the first that fits.
+/// Plain titles of gates and units of their values, by their names. Sizes at the end of a name (`_16`, `_2ms`) need no
+/// entry of their own.
 const GATES: &[(&str, &str, &str)] = &[
     (
-        "isolation_dram_save_worst",
+        "isolation_dram_save_worst_pair",
         "Save under pressure, blocks in memory: p99 of the worst pair, times quiet",
         "×",
     ),
@@ -42,7 +43,7 @@ const GATES: &[(&str, &str, &str)] = &[
         "×",
     ),
     (
-        "isolation_dram_query_worst",
+        "isolation_dram_query_worst_pair",
         "Query under pressure, blocks in memory: p99 of the worst pair, times quiet",
         "×",
     ),
@@ -52,7 +53,7 @@ const GATES: &[(&str, &str, &str)] = &[
         "×",
     ),
     (
-        "isolation_ssd_save_worst",
+        "isolation_ssd_save_worst_pair",
         "Save under pressure, blocks on SSD: p99 of the worst pair, times quiet",
         "×",
     ),
@@ -62,7 +63,7 @@ const GATES: &[(&str, &str, &str)] = &[
         "×",
     ),
     (
-        "isolation_ssd_query_worst",
+        "isolation_ssd_query_worst_pair",
         "Query under pressure, blocks on SSD: p99 of the worst pair, times quiet",
         "×",
     ),
@@ -72,8 +73,10 @@ const GATES: &[(&str, &str, &str)] = &[
         "×",
     ),
     ("dram_path", "Rate of saving to memory and reading back, times plain copying", "×"),
-    ("ssd_write_back", "Rate of writing to SSD, times the reference", "×"),
-    ("ssd_read", "Rate of reading from SSD, times the reference", "×"),
+    ("ssd_write_back_fio", "Rate of writing to SSD, times the tool fio", "×"),
+    ("ssd_write_back_bare", "Rate of writing to SSD, times a bare loop", "×"),
+    ("ssd_read_fio", "Rate of reading from SSD, times the tool fio", "×"),
+    ("ssd_read_bare", "Rate of reading from SSD, times a bare loop", "×"),
     ("query_p99", "p99 of a query of 128 blocks, times an empty round trip", "×"),
     ("rest_processor", "Share of a core that a node takes while it has nothing to do", ""),
     ("rest_memory", "Most memory a node took, as a share of what it said it would", ""),
@@ -82,8 +85,13 @@ const GATES: &[(&str, &str, &str)] = &[
     ("routing_slow_ssd", "Planned routes while one peer's SSD is slow: what of p95 or p99 is saved", ""),
     ("routing_egress", "Planned routes while one peer can send little: what of p95 or p99 is saved", ""),
     (
-        "routing_uncontended",
-        "Planned routes while no peer is held back: p95 or p99, times the fixed order",
+        "routing_uncontended_dram",
+        "Planned routes while no peer is held back, blocks in memory: p95 or p99, times the fixed order",
+        "×",
+    ),
+    (
+        "routing_uncontended_ssd",
+        "Planned routes while no peer is held back, blocks on SSD: p95 or p99, times the fixed order",
         "×",
     ),
     ("restart", "Time until a node has ended that was asked to", "s"),
@@ -112,6 +120,7 @@ const GATES: &[(&str, &str, &str)] = &[
     ("churn_queue", "Most bytes that ever waited to be told, at the reference rate", "bytes"),
     ("churn_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
     ("churn_etcd", "Writes to the coordinator (etcd) during the run", ""),
+    ("churn_rate", "Changes that all nodes together made and kept up", "a second"),
     ("churn", "p99 of visibility under sustained changes", "ms"),
     ("bootstrap_convergence", "Blocks that are wrong or missing at nodes that joined late", ""),
     (
@@ -122,20 +131,53 @@ const GATES: &[(&str, &str, &str)] = &[
     ("fanout_delivered", "Changes that a node was told beside those it had asked for, or was not told", ""),
     ("fanout_rows", "Blocks that are wrong or missing at nodes that follow", ""),
     ("coalescing_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
+    ("coalescing_etcd", "Writes to the coordinator (etcd) during the run", ""),
     (
         "coalescing",
         "Share of the bytes that waiting a moment spares when the same blocks change again and again",
         "",
     ),
+    ("breaker_cost", "A block from a peer while nothing fails, with a circuit breaker, times without", "×"),
+    (
+        "breaker_gain",
+        "Blocks that only a stopped peer has: time until they are given up without a circuit breaker, times with it",
+        "×",
+    ),
+    (
+        "retry_budget_cost",
+        "A block from a peer while nothing fails, with a budget of retries, times without",
+        "×",
+    ),
+    (
+        "retry_budget_amplification",
+        "Requests to peers while one of them is stopped, times those made for the first time",
+        "×",
+    ),
+    ("cancel_cost", "Requests that were cancelled though nothing fails", ""),
+    (
+        "cancel_pins_ms",
+        "Longest time after a deadline until the peer no longer keeps blocks ready for who gave up",
+        "ms",
+    ),
+    ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
 ];
 
-/// A gate in plain words, and the unit of its value.
+/// A gate in plain words, and the unit of its value. One that is not known has its own name and no unit: what is
+/// known of a similar name may be wrong.
 pub fn gate(name: &str) -> (String, &'static str) {
-    let known = GATES.iter().find(|(beginning, _, _)| name.starts_with(beginning));
-    known.map_or_else(
+    known(name).map_or_else(
         || (super::figures::capital(&super::figures::plain(name)), ""),
         |(_, title, unit)| ((*title).to_owned(), *unit),
     )
+}
+
+fn known(name: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
+    let entry = |name: &str| GATES.iter().find(|(known, _, _)| *known == name);
+    let of_any_size = || match name.rsplit_once('_') {
+        Some((rest, size)) if size.starts_with(|first: char| first.is_ascii_digit()) => entry(rest),
+        _ => None,
+    };
+    entry(name).or_else(of_any_size)
 }
 
 /// What a benchmark asks, in one sentence; nothing of one that is not known.
@@ -160,6 +202,12 @@ pub fn benchmark(name: &str) -> &'static str {
             "What it spares to wait a moment before others are told, when the same blocks change again and again."
         }
         "isolation" => "Whether changes that other nodes tell slow down the server that works with a node.",
+        "routing" => {
+            "How soon a request has its blocks when two peers have them and one is held back: sources chosen by a plan against a fixed order."
+        }
+        "resilience" => {
+            "What each protection against failing peers costs while nothing fails, and what it gains while a peer is stopped."
+        }
         _ => "",
     }
 }
@@ -178,19 +226,102 @@ pub fn verdict(word: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
-    #[test]
-    fn gates_have_plain_titles_and_units() {
-        assert!(gate("isolation_ssd_query_bound").0.starts_with("Query under pressure, blocks on SSD"));
-        assert_eq!(gate("visibility_64").1, "ms");
-        assert!(gate("visibility_etcd").0.starts_with("Writes"));
-        assert_eq!(gate("index_apply_64").1, "a second");
-        assert_eq!(gate("index_apply_1000_over_64").1, "×");
-        assert_eq!(gate("something_else"), ("Something else".to_owned(), ""));
-        for (at, (beginning, _, _)) in GATES.iter().enumerate() {
-            let hides = GATES[..at].iter().find(|(before, _, _)| beginning.starts_with(before));
-            assert!(hides.is_none(), "{beginning} is never found: {hides:?}");
+    /// Names in the sources that look like those of gates and are fields of reports.
+    const NO_GATES: &[&str] = &["coalescing_window_us", "query_p50_us", "query_p99_us"];
+
+    /// Every source of this program but those of the page: what can name a gate.
+    fn sources(directory: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(directory).expect("the sources are here") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() && !path.ends_with("page") {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(fs::read_to_string(path).expect("text"));
+            }
         }
+    }
+
+    fn all_sources() -> Vec<String> {
+        let mut found = Vec::new();
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+        found
+    }
+
+    fn is_name(text: &str) -> bool {
+        let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        !text.is_empty() && text.chars().all(is_part)
+    }
+
+    /// The first word of a name.
+    fn family(name: &str) -> &str {
+        name.split('_').next().expect("a first part")
+    }
+
+    #[test]
+    fn every_gate_that_can_be_told_has_words_of_its_own() {
+        let sources = all_sources();
+        let texts = sources
+            .iter()
+            .flat_map(|source| source.lines())
+            .flat_map(|line| line.split('"').skip(1).step_by(2));
+        let names: BTreeSet<&str> = texts.filter(|text| is_name(text)).collect();
+        let families: BTreeSet<&str> = GATES.iter().map(|(name, _, _)| family(name)).collect();
+        let looks_like_a_gate = |name: &&&str| name.contains('_') && families.contains(family(name));
+        for name in names.iter().filter(looks_like_a_gate).filter(|name| !NO_GATES.contains(name)) {
+            assert!(known(name).is_some(), "{name}: give it words, or say that it is no gate");
+        }
+        let told: BTreeSet<&str> = names.iter().filter_map(|name| known(name)).map(|entry| entry.0).collect();
+        for (name, _, _) in GATES {
+            assert!(told.contains(name), "no source names {name}");
+        }
+        let once: BTreeSet<&str> = GATES.iter().map(|(name, _, _)| *name).collect();
+        assert_eq!(once.len(), GATES.len(), "a name is there twice");
+    }
+
+    #[test]
+    fn every_benchmark_with_a_report_has_its_sentence() {
+        let sources = all_sources();
+        let reports = sources.iter().filter(|source| source.contains("Report {"));
+        let fields =
+            reports.flat_map(|source| source.lines()).filter_map(|line| line.trim().strip_prefix("name: \""));
+        let names: BTreeSet<&str> = fields.filter_map(|rest| rest.strip_suffix("\",")).collect();
+        assert!(names.contains("routing") && names.contains("resilience") && names.len() >= 11, "{names:?}");
+        for name in names {
+            assert!(benchmark(name).ends_with('.'), "{name} has no sentence");
+        }
+    }
+
+    #[test]
+    fn units_are_those_of_the_values() {
+        for (name, unit) in [
+            ("churn_16", "ms"),
+            ("churn", "ms"),
+            ("churn_rate_16", "a second"),
+            ("churn_rate", "a second"),
+            ("churn_queue", "bytes"),
+            ("churn_etcd", ""),
+            ("churn_something_new", ""),
+            ("visibility_64", "ms"),
+            ("visibility_etcd", ""),
+            ("coalescing_2ms", ""),
+            ("index_apply_64", "a second"),
+            ("index_apply_1000_over_64", "×"),
+            ("index_rss_bytes_1000", "×"),
+            ("retry_budget_amplification", "×"),
+            ("cancel_pins_ms", "ms"),
+            ("bulkhead_refused", ""),
+        ] {
+            assert_eq!(gate(name).1, unit, "{name}");
+        }
+        assert!(gate("isolation_ssd_query_bound").0.starts_with("Query under pressure, blocks on SSD"));
+        assert!(gate("coalescing_etcd").0.starts_with("Writes"));
+        assert!(gate("coalescing_2ms").0.starts_with("Share"));
+        assert_eq!(gate("something_else"), ("Something else".to_owned(), ""));
     }
 }

@@ -5,6 +5,7 @@
 //! whose process is stopped, for less time than its lease lives: it neither answers nor refuses. What a node does not
 //! have is listed with the reason, and is no gate.
 
+mod figures;
 mod rows;
 mod stage;
 
@@ -30,12 +31,12 @@ const UNUSED: &[(&str, &str)] = &[
     ("failover", "no preferred source: candidates are in the order of the index"),
     ("health", "/health and /ready look at the process and its cores; no canary is written"),
     ("degradation", "a Query tells prefix, coverage and age of its hints as it is; without a switch"),
-    ("objectives", "not in this version"),
+    ("objectives", "a command, `orbitkv drill --objectives`; nothing a node asks"),
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
     ("zones", "the label is in the member record; no route asks for it"),
-    ("drill", "not in this version"),
+    ("drill", "a command, `orbitkv drill`; nothing a node asks"),
     ("configuration", "settings are read at the start"),
-    ("strangler", "not in this version"),
+    ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",
         "an Acquire is undone by permits that give back when dropped; there is no workflow to measure",
@@ -135,4 +136,39 @@ fn figures(rows: &[Row]) -> String {
         ]);
     }
     table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+    use orbitkv::cli::Cli;
+
+    use super::*;
+
+    /// Whether a program has such a subcommand, or such a flag of one.
+    fn has(command: &Command, words: &[&str]) -> bool {
+        match words {
+            [] => true,
+            [flag] if flag.starts_with("--") => {
+                command.get_arguments().any(|argument| argument.get_long() == flag.strip_prefix("--"))
+            }
+            [name, rest @ ..] => command.find_subcommand(name).is_some_and(|command| has(command, rest)),
+        }
+    }
+
+    #[test]
+    fn commands_that_reasons_name_are_there() {
+        let reason = |pattern| UNUSED.iter().find(|(name, _)| *name == pattern).expect("it is listed").1;
+        let mut named = Vec::new();
+        for pattern in ["objectives", "drill", "strangler"] {
+            let command = reason(pattern).split('`').nth(1).expect("it names a command");
+            let words: Vec<&str> = command.split(' ').skip(1).collect();
+            assert!(!words.is_empty() && has(&Cli::command(), &words), "there is no {command}");
+            named.push(command);
+        }
+        assert_eq!(named, ["orbitkv drill --objectives", "orbitkv drill", "orbitkv migrate plan"]);
+        let absent: [&[&str]; 2] = [&["migrate", "nothing"], &["drill", "--nothing"]];
+        assert!(absent.iter().all(|words| !has(&Cli::command(), words)));
+        assert!(UNUSED.iter().all(|(_, why)| !why.contains("not in this version")));
+    }
 }

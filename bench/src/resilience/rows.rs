@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
+use super::figures::{
+    Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, amplification,
+};
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Stage};
 use crate::Failure;
 use crate::profile::Profile;
-use crate::report::Gate;
 use crate::statistics::Latencies;
+use crate::streams::pause;
 
-/// What a pattern may cost, as a ratio of latencies: a shared machine's own noise is twice that.
-const COST_MAX: f64 = 1.10;
 /// Blocks that an engine wants one by one of a source that is stopped: without a breaker they take less time than its
 /// lease lives, which is 10 s.
 const RECOVERIES_FAILING: u64 = 40;
@@ -20,25 +21,8 @@ const RECOVERIES_FAILING: u64 = 40;
 const CALL_BUDGET: &str = "--call-budget 100ms";
 /// What engines give a recovery.
 const DEADLINE: Duration = Duration::from_secs(1);
-
-/// One figure of a pattern, which is a gate.
-pub struct Figure {
-    name: &'static str,
-    value: f64,
-    target: f64,
-    at_most: bool,
-    against: &'static str,
-    pub words: String,
-    details: Value,
-}
-
-impl Figure {
-    pub fn gate(self, profile: Profile) -> Gate {
-        let gate = Gate::new(self.name, profile, 0);
-        let gate = if self.at_most { gate.at_most(self.target) } else { gate.at_least(self.target) };
-        gate.against(self.against, None).value(self.value).details(self.details)
-    }
-}
+/// Time between two looks at a source's pins.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A pattern with its two figures.
 pub struct Row {
@@ -63,9 +47,10 @@ fn blocks(profile: Profile) -> usize {
 }
 
 /// Blocks asked for one by one while nothing fails: microseconds of the median.
-fn quiet(stage: &mut Stage, generation: u64, count: usize) -> Result<f64, Failure> {
+fn quiet(stage: &mut Stage, generation: u64, count: usize, signals: &StopSignals) -> Result<f64, Failure> {
     let mut latencies = Latencies::new();
     for index in 0..count as u64 {
+        pause(Duration::ZERO, signals)?;
         let asked = stage.ask(generation, index..index + 1, DEADLINE)?;
         if asked.ready != 1 {
             return Err("a block does not come though nothing fails".into());
@@ -73,16 +58,6 @@ fn quiet(stage: &mut Stage, generation: u64, count: usize) -> Result<f64, Failur
         latencies.record(asked.time);
     }
     Ok(latencies.microseconds(0.5))
-}
-
-fn mean(figures: [f64; 2]) -> f64 {
-    f64::midpoint(figures[0], figures[1])
-}
-
-/// What both ways of a switch showed: the median of a recovery on a quiet day, and a figure of a failing one.
-struct Days {
-    quiet_us: [Vec<f64>; 2],
-    failing: [Vec<f64>; 2],
 }
 
 /// Measures with a switch on, off, off, on.
@@ -102,35 +77,17 @@ fn switched(
     Ok(days)
 }
 
-impl Days {
-    fn means(of: &[Vec<f64>; 2]) -> [f64; 2] {
-        [0, 1].map(|way| mean([of[way][0], of[way][1]]))
-    }
-
-    fn cost(&self, name: &'static str) -> Figure {
-        let [on, off] = Days::means(&self.quiet_us);
-        Figure {
-            name,
-            value: on / off,
-            target: COST_MAX,
-            at_most: true,
-            against: "median recovery of a block without it",
-            words: format!("a block in {on:.0} us with it, {off:.0} us without: {:.3}", on / off),
-            details: json!({ "on_us": self.quiet_us[0], "off_us": self.quiet_us[1] }),
-        }
-    }
-}
-
 /// A source stops: how long an engine waits for each block that only it has.
 fn breaker(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
     let count = blocks(profile);
     let mut last_us = Latencies::new();
     let days = switched([&[CALL_BUDGET], &[CALL_BUDGET, "--breaker 0"]], 2, signals, |stage| {
-        stage.save(1, 1, 2 * count)?;
-        let quiet_us = quiet(stage, 1, count)?;
+        stage.save(1, 1, 2 * count, signals)?;
+        let quiet_us = quiet(stage, 1, count, signals)?;
         let stopped = stage.stop(1)?;
         let began = Instant::now();
         for index in count as u64..count as u64 + RECOVERIES_FAILING {
+            pause(Duration::ZERO, signals)?;
             let asked = stage.ask(1, index..index + 1, DEADLINE)?;
             last_us.record(asked.time);
         }
@@ -150,6 +107,7 @@ fn breaker(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
             off / on
         ),
         details: json!({ "on_ms": days.failing[0], "off_ms": days.failing[1], "fastest_us": last_us.microseconds(0.01) }),
+        why_invalid: None,
     };
     Ok(Row { pattern: "circuit breaker", cost: Some(days.cost("breaker_cost")), gain })
 }
@@ -162,11 +120,11 @@ fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure>
         &["--call-budget 20ms", "--breaker 0"],
         &["--call-budget 20ms", "--breaker 0", "--retry-percent 100"],
     ];
-    let mut alone = Vec::new();
+    let mut outages = Vec::new();
     let days = switched(settings, 3, signals, |stage| {
-        stage.save(1, 1, count)?;
-        stage.save(2, 1, count)?;
-        let quiet_us = quiet(stage, 1, blocks(profile) / 8)?;
+        stage.save(1, 1, count, signals)?;
+        stage.save(2, 1, count, signals)?;
+        let quiet_us = quiet(stage, 1, blocks(profile) / 8, signals)?;
         let lent = |stage: &Stage, at: usize| Ok::<u64, Failure>(stage.report(at)?.0.lending.granted);
         let preferred = if lent(stage, 1)? >= lent(stage, 2)? { 1 } else { 2 };
         let before = stage.report(READER)?.0.fetching;
@@ -176,30 +134,20 @@ fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure>
         while began.elapsed() < Duration::from_secs(1)
             && let Some(first) = batches.next()
         {
+            pause(Duration::ZERO, signals)?;
             stage.ask(1, first as u64..(first + BATCH_BLOCKS) as u64, DEADLINE)?;
         }
         drop(stopped);
         let after = stage.report(READER)?.0.fetching;
-        let first = (after.first_asks - before.first_asks).max(1) as f64;
-        alone.push(1.0 + (after.extra_asks - before.extra_asks) as f64 / first);
+        outages.push(Outage {
+            first_asks: after.first_asks - before.first_asks,
+            extra_asks: after.extra_asks - before.extra_asks,
+            refused: after.extra_asks_refused - before.extra_asks_refused,
+        });
         // All of it lies in one window of the budget.
         Ok((quiet_us, 1.0 + after.extra_asks as f64 / after.first_asks as f64))
     })?;
-    let [on, off] = Days::means(&days.failing);
-    let gain = Figure {
-        name: "retry_budget_amplification",
-        value: on,
-        target: 1.1,
-        at_most: true,
-        against: "asks over first asks in the budget's 10 s with a second without the source asked first",
-        words: format!("{on:.3} asks a block with it, {off:.3} without"),
-        details: json!({
-            "on": days.failing[0],
-            "off": days.failing[1],
-            "outage_alone_on_off_off_on": alone,
-            "first_asks_max": count,
-        }),
-    };
+    let gain = amplification(&days, &outages, count);
     Ok(Row { pattern: "retry budget", cost: Some(days.cost("retry_budget_cost")), gain })
 }
 
@@ -207,28 +155,26 @@ fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure>
 fn cancel(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
     let count = blocks(profile);
     let mut stage = Stage::start(2, &[], signals)?;
-    stage.save(1, 1, 2 * count)?;
-    quiet(&mut stage, 1, count)?;
+    stage.save(1, 1, 2 * count, signals)?;
+    quiet(&mut stage, 1, count, signals)?;
     let cancelled_on_quiet_day = stage.report(1)?.0.lending.cancelled;
-    let (mut longest, mut given_up) = (Duration::ZERO, 0);
-    for round in 0..20u64 {
-        let first = count as u64 + round * (count as u64 / 20);
+    let mut seen = GivenUp::default();
+    let blocks_a_round = count as u64 / ROUNDS;
+    for round in 0..ROUNDS {
+        let first = count as u64 + round * blocks_a_round;
         let deadline = Duration::from_millis(1 + round % 4);
-        let asked = stage.ask(1, first..first + count as u64 / 20, deadline)?;
-        let ended = Instant::now();
-        let is_given_up = asked.ready < count / 20;
-        given_up += usize::from(is_given_up);
-        loop {
+        let asked = stage.ask(1, first..first + blocks_a_round, deadline)?;
+        let has_pins = || {
             let lending = stage.report(1)?.0.lending;
-            if (lending.pins, lending.operations) == (0, 0) {
-                break;
-            }
-        }
-        if is_given_up {
-            longest = longest.max(asked.time.saturating_sub(deadline) + ended.elapsed());
+            Ok((lending.pins, lending.operations) != (0, 0))
+        };
+        let waited = while_pinned(has_pins, signals)?;
+        let late = asked.time.saturating_sub(deadline) + waited;
+        if !seen.note(asked.ready as u64 == blocks_a_round, late, waited) {
+            break;
         }
     }
-    let cancelled = stage.report(1)?.0.lending.cancelled - cancelled_on_quiet_day;
+    seen.cancelled = stage.report(1)?.0.lending.cancelled - cancelled_on_quiet_day;
     let cost = Figure {
         name: "cancel_cost",
         value: cancelled_on_quiet_day as f64,
@@ -237,20 +183,21 @@ fn cancel(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
         against: "cancels on a day without failures",
         words: format!("{cancelled_on_quiet_day} cancels among {count} recoveries"),
         details: Value::Null,
+        why_invalid: None,
     };
-    let longest_ms = longest.as_secs_f64() * 1e3;
-    let gain = Figure {
-        name: "cancel_pins_ms",
-        value: longest_ms,
-        target: 100.0,
-        at_most: true,
-        against: "pins after the deadline, ms; a grant lasts 10,000",
-        words: format!(
-            "pins are back within {longest_ms:.1} ms of the deadline, in place of 10,000 ({given_up} of 20 given up, {cancelled} calls cancelled)"
-        ),
-        details: json!({ "rounds": 20, "given_up": given_up, "cancelled": cancelled }),
-    };
-    Ok(Row { pattern: "deadline and cancel", cost: Some(cost), gain })
+    Ok(Row { pattern: "deadline and cancel", cost: Some(cost), gain: seen.figure() })
+}
+
+/// How long a source still has pins, or a little more than [`PINS_WAIT`] if it has them longer than that.
+fn while_pinned(
+    mut has_pins: impl FnMut() -> Result<bool, Failure>,
+    signals: &StopSignals,
+) -> Result<Duration, Failure> {
+    let began = Instant::now();
+    while has_pins()? && began.elapsed() <= PINS_WAIT {
+        pause(LOOK, signals)?;
+    }
+    Ok(began.elapsed())
 }
 
 /// A source stops while one engine wants more of it than its share of leases, and another what is here.
@@ -258,15 +205,16 @@ fn bulkhead(_: Profile, signals: &StopSignals) -> Result<Row, Failure> {
     // More than half of the slice, which is one connection's share.
     let count = (DRAM_BYTES / BLOCK_BYTES / 2 + 1_024) as usize;
     let mut stage = Stage::start(2, &["--breaker 0"], signals)?;
-    stage.save(1, 1, count)?;
-    stage.save(READER, 2, BATCH_BLOCKS)?;
+    stage.save(1, 1, count, signals)?;
+    stage.save(READER, 2, BATCH_BLOCKS, signals)?;
     let mut local = stage.engine(READER)?;
-    let mut here = |refused: &mut usize| -> Result<f64, Failure> {
+    let mut here = |refused: &mut u64| -> Result<f64, Failure> {
         let mut latencies = Latencies::new();
-        for round in 0..400u64 {
+        for round in 0..LOCAL_ASKS {
+            pause(Duration::ZERO, signals)?;
             let index = round % BATCH_BLOCKS as u64;
             let asked = local.ask(2, index..index + 1, DEADLINE)?;
-            *refused += 1 - asked.ready;
+            *refused += 1 - asked.ready as u64;
             latencies.record(asked.time);
         }
         Ok(latencies.microseconds(0.5))
@@ -281,26 +229,37 @@ fn bulkhead(_: Profile, signals: &StopSignals) -> Result<Row, Failure> {
             let asked = remote.ask(1, 0..count as u64, 3 * DEADLINE);
             asked.map_err(|error| error.to_string())
         });
-        std::thread::sleep(Duration::from_millis(50));
+        pause(Duration::from_millis(50), signals)?;
         let amid_us = here(&mut refused)?;
         let asked = waiting.join().expect("no panic")?;
         Ok((amid_us, asked.time))
     })?;
     drop(stopped);
     let busy = stage.report(READER)?.1;
-    let gain = Figure {
-        name: "bulkhead_refused",
-        value: refused as f64,
-        target: 0.0,
-        at_most: true,
-        against: "recoveries of what is here, refused while a source is stopped",
-        words: format!(
-            "{refused} of 800 refused to the neighbour of who had {busy} refused; a block here in {amid_us:.0} us meanwhile ({} \
-             ms), {quiet_us:.0} us else",
-            waited.as_millis()
-        ),
-        details: json!({ "quiet_us": quiet_us, "amid_us": amid_us, "acquires_busy": busy }),
-    };
+    let neighbour = Neighbour { refused, busy, quiet_us, amid_us, waited };
     // Places are counted with it or without: there is no day without it to compare.
-    Ok(Row { pattern: "bulkhead", cost: None, gain })
+    Ok(Row { pattern: "bulkhead", cost: None, gain: neighbour.figure() })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    // One test: a signal is told to everybody in the process who watches.
+    #[test]
+    fn waiting_for_pins_ends_when_they_are_back_or_too_late_or_with_a_signal() {
+        let signals = StopSignals::watch().expect("signals");
+        let mut looks = 0..3;
+        let short = while_pinned(|| Ok(looks.next().is_some()), &signals).expect("it ends");
+        assert!(looks.is_empty() && short < PINS_WAIT);
+        assert!(while_pinned(|| Ok(true), &signals).expect("it ends") > PINS_WAIT);
+        let raise = || {
+            kill_process(getpid(), Signal::HUP)?;
+            Ok(true)
+        };
+        let stopped = while_pinned(raise, &signals).expect_err("it was stopped");
+        assert_eq!(stopped.to_string(), "stopped by SIGHUP");
+    }
 }

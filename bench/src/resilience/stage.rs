@@ -2,7 +2,6 @@
 //! stopped and goes on.
 
 use std::ops::Range;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
@@ -15,6 +14,7 @@ use orbitkv::quantity::{ByteSize, MIB};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
+use crate::streams::pause;
 use crate::{Failure, processes};
 
 /// Bytes of a block: smaller ones would fill the tables of an arena before the arena.
@@ -103,12 +103,19 @@ impl Stage {
     /// Saves the first blocks of a generation at a node, and waits until the reader shows them there, or has them.
     ///
     /// # Errors
-    /// If one is not taken, or not shown in time.
-    pub fn save(&mut self, at: usize, generation: u64, blocks: usize) -> Result<(), Failure> {
+    /// If one is not taken, or not shown in time, or a signal came.
+    pub fn save(
+        &mut self,
+        at: usize,
+        generation: u64,
+        blocks: usize,
+        signals: &StopSignals,
+    ) -> Result<(), Failure> {
         let mut source = Source::seeded(generation, BATCH_BLOCKS, BLOCK_BYTES);
         let hashes = block_hashes(0, generation, 0..blocks as u64);
         let Engine { client, namespace } = &mut self.engines[at];
         for (number, batch) in hashes.chunks(BATCH_BLOCKS).enumerate() {
+            pause(Duration::ZERO, signals)?;
             let key = |&block| SaveKey { block, group: GROUP, bytes: BLOCK_BYTES };
             let keys: Vec<SaveKey> = batch.iter().map(key).collect();
             let reserved = client.reserve(*namespace, &keys, false, WAIT)?;
@@ -131,7 +138,7 @@ impl Stage {
             if began.elapsed() > WAIT {
                 return Err(format!("the reader does not show all of {blocks} blocks within {WAIT:?}").into());
             }
-            sleep(Duration::from_millis(2));
+            pause(Duration::from_millis(2), signals)?;
         }
         Ok(())
     }
