@@ -297,6 +297,17 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
 mod tests {
     use super::*;
 
+    /// A line that was broken without its end marked has blanks in the midst of a sentence.
+    #[track_caller]
+    pub(super) fn check_sentences(found: &[Finding]) {
+        for finding in found {
+            for text in [finding.what.as_str(), finding.why, &finding.remedy] {
+                let is_plain = !text.is_empty() && !text.contains("  ") && !text.contains('\n');
+                assert!(is_plain, "{}: {text:?}", finding.name);
+            }
+        }
+    }
+
     fn degraded(fault: SsdFault) -> SsdState {
         SsdState::Degraded { fault, detail: "unlinked".to_owned() }
     }
@@ -340,11 +351,17 @@ mod tests {
         ];
         for (change, name, severity) in table {
             let found = findings(&page(change));
+            check_sentences(&found);
             let seen: Vec<_> = found.iter().map(|finding| (finding.name, finding.severity)).collect();
             assert_eq!(seen, [(name, severity)]);
         }
         let deleted = page(|p| p.shards[0].ssd.state = degraded(SsdFault::FileDeleted));
         assert!(findings(&deleted)[0].what.contains("was deleted (unlinked)"));
+        for fault in
+            [SsdFault::DeviceFull, SsdFault::WriteErrors, SsdFault::ReadErrors, SsdFault::WrongChecksums]
+        {
+            check_sentences(&findings(&page(|p| p.shards[0].ssd.state = degraded(fault))));
+        }
     }
 
     #[test]

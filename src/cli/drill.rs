@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use orbitkv_shards::resilience::objectives::Verdict;
 
 use super::cluster::default_data_parent;
 use super::http_client::HttpClient;
@@ -24,7 +23,8 @@ use crate::quantity::Span;
                         and what has to be seen on the nodes' pages before the step is over, with the time planned for it.\n\
                         Exit codes: 0 every step was reached and every objective kept; 2 bad usage, or a plan that cannot be;\n\
                         3 memory, a port, a device or etcd is missing; 4 an objective was not kept, a step was given up,\n\
-                        a process ended by itself, or bytes came back wrong."
+                        a process ended by itself or did not start again, or bytes came back wrong; with --objectives also if\n\
+                        the last drill was not met, or what the named nodes have at risk cannot be told; 5 a node does not answer."
 )]
 pub struct DrillArgs {
     /// Plan file: TOML, or JSON if its name ends in .json
@@ -94,14 +94,12 @@ fn hold(report: &Path, args: &DrillArgs) -> ExitCode {
         if nodes.is_empty() {
             return Ok(standing);
         }
-        Ok(Standing { at_risk_blocks: at_risk_now(&nodes, args.over.0)?, ..standing })
+        Ok(Standing { at_risk: at_risk_now(&nodes, args.over.0)?, ..standing })
     };
     match standing() {
         Ok(standing) => {
             say(&if args.json { standing.json().to_string() } else { standing.text() });
-            let (recovery, loss) = standing.verdicts();
-            let is_broken = standing.recovery_s.is_none() || [recovery, loss].contains(&Verdict::Breaks);
-            if is_broken { Exit::Unmet.into() } else { Exit::Done.into() }
+            if standing.is_kept() { Exit::Done.into() } else { Exit::Unmet.into() }
         }
         Err(PromisesFailure::Node(error)) => fail_client(&error),
         Err(error) => fail(Exit::Usage, &error.to_string()),

@@ -31,8 +31,9 @@ const SHOWN_BYTES_MAX: usize = 60;
 #[command(
     after_help = "In this order: `dry-run`; stop every node; `apply --archive FILE`; start nodes of this version. `rollback` with the\n\
                         same file leads back, and lowers no epoch. Either can be interrupted anywhere and run again.\n\
-                        Exit codes: 0 done, or there is nothing to migrate; 2 bad usage or settings; 3 a file, or etcd refuses;\n\
-                        4 nodes are registered, or a key is not what it has to be: nothing more was changed; 5 etcd does not answer."
+                        Exit codes: 0 done, or the format is this program's already; 2 bad usage or settings; 3 a file, or etcd refuses;\n\
+                        4 the cluster has no format, nodes are registered, or a key is not what it has to be: nothing more was changed;\n\
+                        5 etcd does not answer."
 )]
 pub struct MigrateArgs {
     #[command(subcommand)]

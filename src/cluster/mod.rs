@@ -31,7 +31,7 @@ pub use child::end_child;
 pub use fault::{Fault, Target};
 pub use layout::{Division, DivisionOrder, DivisionRefused, MEMORY_PERCENT, NODES_MAX};
 pub use node::{MemberOrder, NodeOrder, NodeProcess};
-pub use sight::{NodeSight, table};
+pub use sight::{COMPLETE, NodeSight, table};
 
 /// How often a process that starts is looked at.
 const START_LOOK: Duration = Duration::from_millis(10);
@@ -252,13 +252,18 @@ impl Cluster {
     /// has not had.
     ///
     /// # Errors
-    /// [`ClusterFailure`], with the node's own words.
+    /// [`ClusterFailure`], with the node's own words; the cluster is as it was before.
     pub fn add(&mut self, node: NodeOrder, signals: &StopSignals) -> Result<&NodeProcess, ClusterFailure> {
+        let at = self.nodes.len();
         self.order.nodes.push(node);
-        self.seat(self.nodes.len())?;
-        let node = self.nodes.last_mut().expect("it was just started");
-        node.await_ready(signals)?;
-        Ok(node)
+        if let Err(failure) = self.seat(at).and_then(|()| self.nodes[at].await_ready(signals)) {
+            // A node is found by its place in all three.
+            self.nodes.truncate(at);
+            self.seats.truncate(at);
+            self.order.nodes.truncate(at);
+            return Err(failure);
+        }
+        Ok(&self.nodes[at])
     }
 
     /// Asks one node to end, waits until it has, and knows it no more; its status, unless the system keeps that.
@@ -378,5 +383,31 @@ impl Drop for Cluster {
         // Nodes withdraw from etcd, so it goes last.
         end_all(self.nodes.iter_mut().map(|node| &mut node.process));
         end_all(self.etcd.iter_mut().map(|etcd| &mut etcd.process));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_does_not_start_leaves_no_place_behind() {
+        let signals = StopSignals::watch().expect("handlers");
+        let order = ClusterOrder {
+            nodes: Vec::new(),
+            coordination: Coordination::Standalone,
+            name: "test".to_owned(),
+            data_parent: std::env::temp_dir(),
+            program: None,
+        };
+        let mut cluster = Cluster::start(&order, &signals).expect("nothing is to be started");
+        // One is not there, the other ends at once.
+        for program in ["/nowhere/program", "/bin/false"] {
+            cluster.order.program = Some(program.into());
+            let node = NodeOrder { name: "late".to_owned(), ..NodeOrder::default() };
+            let failure = cluster.add(node, &signals).err().expect("it does not serve");
+            let places = (cluster.nodes.len(), cluster.seats.len(), cluster.order.nodes.len());
+            assert_eq!(places, (0, 0, 0), "{failure}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::control::report::{PeersReport, ShardReport};
 use crate::quantity::ByteSize;
 
 /// How much the coverage of an answer is worth at best.
-const COMPLETE: &str = "CompleteAtWatermarks";
+pub const COMPLETE: &str = "CompleteAtWatermarks";
 
 /// One node at one moment. What it has not said is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

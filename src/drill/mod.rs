@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::cluster::{Cluster, ClusterFailure, ClusterOrder, Coordination, Division, DivisionOrder, Target};
 use crate::control::signals::StopSignals;
 use crate::exit::Exit;
-use crate::replay::{ReplayError, ReplaySettings, Spread, TraceRequest, replay};
+use crate::replay::{ReplayError, ReplaySettings, Saves, Spread, TraceRequest, replay};
 use crate::settings::Machine;
 
 pub use plan::{Action, Condition, Plan, PlanError, Step};
@@ -39,12 +39,25 @@ pub enum DrillFailure {
     /// The machine does not carry the cluster.
     #[error("{0}")]
     Division(#[from] crate::cluster::DivisionRefused),
-    /// The cluster did not start, or something of it did not start again.
+    /// The cluster did not start.
     #[error(transparent)]
     Cluster(#[from] ClusterFailure),
     /// A node took no blocks while nothing was broken.
     #[error("saving blocks before the first step: {0}")]
     Load(#[from] ReplayError),
+    /// A node did not keep all blocks while nothing was broken: what is missing later would not have been lost.
+    #[error(
+        "saving blocks before the first step: {node} took {} of {blocks}, {} found no room and {} failed; lower `blocks`, or \
+         raise `dram` or `ssd`", .saves.committed, .saves.refused, .saves.failed
+    )]
+    Unsaved {
+        /// Which.
+        node: String,
+        /// Blocks of the plan.
+        blocks: u64,
+        /// What became of them.
+        saves: Saves,
+    },
 }
 
 impl DrillFailure {
@@ -55,6 +68,7 @@ impl DrillFailure {
             DrillFailure::Division(refused) => refused.exit(),
             DrillFailure::Cluster(failure) => failure.exit(),
             DrillFailure::Load(_) => Exit::Unreachable,
+            DrillFailure::Unsaved { .. } => Exit::Unmet,
         }
     }
 }
@@ -77,7 +91,7 @@ struct Exercise<'a> {
 }
 
 /// How waiting has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waited {
     Held,
     GivenUp,
@@ -122,7 +136,7 @@ pub fn exercise(
     let at_risk_blocks = exercise.load()?;
     exercise.cluster.await_complete(COMPLETE_WAIT, signals)?;
     exercise.begin();
-    let outcome = exercise.steps(&mut told)?;
+    let outcome = exercise.steps(&mut told);
     let losses = if outcome == Outcome::Recovered { exercise.losses() } else { None };
     let Exercise { steps, record, faults, .. } = exercise;
     Ok(Report {
@@ -134,6 +148,22 @@ pub fn exercise(
         at_risk_blocks,
         faults,
     })
+}
+
+/// Whether a node has taken all blocks that were saved on it before the first step.
+fn all_saved(at: usize, blocks: u64, saves: Saves) -> Result<(), DrillFailure> {
+    if saves.committed == blocks {
+        return Ok(());
+    }
+    Err(DrillFailure::Unsaved { node: format!("node-{}", at + 1), blocks, saves })
+}
+
+/// How a step ends whose action has failed, and what is said of that.
+fn broken_off(step: &str, failure: &ClusterFailure) -> (Waited, Option<String>) {
+    match failure {
+        ClusterFailure::Stopped { signal } => (Waited::Stopped(signal), None),
+        failure => (Waited::GivenUp, Some(format!("step `{step}`: {failure}"))),
+    }
 }
 
 impl Exercise<'_> {
@@ -154,7 +184,8 @@ impl Exercise<'_> {
             let first = self.next_block;
             self.next_block += self.plan.blocks;
             let began = Instant::now();
-            self.drive(at, first..self.next_block)?;
+            let tally = self.drive(at, first..self.next_block)?;
+            all_saved(at, self.plan.blocks, tally.saves)?;
             let rate_per_s = self.plan.blocks as f64 / began.elapsed().as_secs_f64();
             let risk = at_risk(rate_per_s, self.look(None).behind_s_max());
             worst = Some(worst.unwrap_or(0.0).max(risk));
@@ -191,25 +222,29 @@ impl Exercise<'_> {
         look
     }
 
-    fn steps(&mut self, told: &mut impl FnMut(&str, Duration, Duration)) -> Result<Outcome, DrillFailure> {
+    fn steps(&mut self, told: &mut impl FnMut(&str, Duration, Duration)) -> Outcome {
         for step in &self.plan.steps {
-            self.act(step)?;
-            let waited = match step.until {
-                None => Waited::Held,
-                Some(condition) => self.wait(condition, step.patience),
+            let waited = match (self.act(step), step.until) {
+                (Ok(()), None) => Waited::Held,
+                (Ok(()), Some(condition)) => self.wait(condition, step.patience),
+                (Err(failure), _) => {
+                    let (waited, fault) = broken_off(&step.name, &failure);
+                    self.faults.extend(fault);
+                    waited
+                }
             };
             let measured = self.end_step(&step.name, step.planned);
             told(&step.name, step.planned, measured);
             match waited {
                 Waited::Held => {}
-                Waited::GivenUp => return Ok(Outcome::GivenUp { step: step.name.clone() }),
-                Waited::Stopped(signal) => return Ok(Outcome::Stopped { signal }),
+                Waited::GivenUp => return Outcome::GivenUp { step: step.name.clone() },
+                Waited::Stopped(signal) => return Outcome::Stopped { signal },
             }
         }
         self.rest(told)
     }
 
-    fn act(&mut self, step: &Step) -> Result<(), DrillFailure> {
+    fn act(&mut self, step: &Step) -> Result<(), ClusterFailure> {
         match step.action {
             None => {}
             Some(Action::Strike(fault, target)) => {
@@ -272,7 +307,7 @@ impl Exercise<'_> {
 
     /// Recovery is over when every node that runs knows the others and has what they hold. What the plan does not wait
     /// for of that is a step that it does not know.
-    fn rest(&mut self, told: &mut impl FnMut(&str, Duration, Duration)) -> Result<Outcome, DrillFailure> {
+    fn rest(&mut self, told: &mut impl FnMut(&str, Duration, Duration)) -> Outcome {
         let began = Instant::now();
         let mut waited_for: Vec<usize> = (0..self.runs.len()).filter(|&at| self.runs[at]).collect();
         let mut is_first = true;
@@ -288,16 +323,16 @@ impl Exercise<'_> {
                 told(&name, Duration::ZERO, measured);
             }
             if left.is_empty() {
-                return Ok(Outcome::Recovered);
+                return Outcome::Recovered;
             }
             (waited_for, is_first) = (left, false);
             if began.elapsed() > COMPLETE_WAIT {
-                return Ok(Outcome::NotWhole {
+                return Outcome::NotWhole {
                     nodes: waited_for.iter().map(|at| format!("node-{}", at + 1)).collect(),
-                });
+                };
             }
             if let Some(signal) = self.signals.wait(LOOK_INTERVAL) {
-                return Ok(Outcome::Stopped { signal });
+                return Outcome::Stopped { signal };
             }
         }
     }
@@ -317,5 +352,29 @@ impl Exercise<'_> {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_a_node_did_not_take_are_no_drill() {
+        let saves = |committed, refused| Saves { committed, refused, ..Saves::default() };
+        assert!(all_saved(1, 60, saves(60, 0)).is_ok());
+        let failure = all_saved(1, 60, saves(59, 1)).expect_err("one has no room");
+        assert_eq!(failure.exit(), Exit::Unmet);
+        assert!(failure.to_string().contains("node-2 took 59 of 60, 1 found no room"), "{failure}");
+    }
+
+    #[test]
+    fn an_action_that_fails_gives_its_step_up_and_a_signal_stops() {
+        let failure = ClusterFailure::NoEtcd;
+        let (waited, fault) = broken_off("comes", &failure);
+        assert_eq!(waited, Waited::GivenUp);
+        assert_eq!(fault, Some(format!("step `comes`: {failure}")));
+        let stopped = broken_off("comes", &ClusterFailure::Stopped { signal: "SIGTERM" });
+        assert_eq!(stopped, (Waited::Stopped("SIGTERM"), None));
     }
 }

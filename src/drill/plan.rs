@@ -200,6 +200,18 @@ impl Plan {
                 ByteSize(block_bytes)
             ));
         }
+        let (bytes, room) =
+            (load.blocks.saturating_mul(block_bytes), cluster.dram.0.saturating_add(cluster.ssd.0));
+        if bytes > room {
+            return Err(format!(
+                "`blocks = {}` of {}: {} in all, and a node has room for {}; lower `blocks` or `block`, or raise \
+                 `dram` or `ssd`",
+                load.blocks,
+                ByteSize(block_bytes),
+                ByteSize(bytes),
+                ByteSize(room)
+            ));
+        }
         let steps = step.into_iter().map(|part| Step::of(part, cluster.managers));
         let plan = Plan {
             name,
@@ -254,6 +266,11 @@ impl Plan {
                 }
                 Some(Condition::Silent(at)) if runs[at] == Run::Up => {
                     return wrong("it waits for the silence of a node that runs");
+                }
+                Some(Condition::Dropped(at))
+                    if !runs.iter().enumerate().any(|(other, run)| other != at && *run == Run::Up) =>
+                {
+                    return wrong("no other node runs at that point, so nobody can drop it");
                 }
                 _ if runs.iter().all(|run| *run != Run::Up) => return wrong("no node runs at that point"),
                 _ => {}
@@ -392,6 +409,7 @@ mod tests {
             ("dropped node-2", "member node-2", "does not run at that point"),
             ("dropped node-2", "silent node-1", "silence of a node that runs"),
             ("block = \"16kib\"", "block = \"8b\"", "quarter of `dram`"),
+            ("blocks = 100", "blocks = 4097", "a node has room for 64mib"),
             ("planned = \"12s\"", "planed = \"12s\"", "planed"),
             ("planned = \"12s\"", "planned = \"soon\"", "soon"),
         ] {
@@ -403,5 +421,25 @@ mod tests {
         let idle = PLAN.replace("do = \"kill node-2\"\n        until = \"dropped node-2\"", "");
         let error = Plan::parse(&idle, false).expect_err("nothing is done");
         assert!(error.contains("waits for nothing"), "{error}");
+        let alone = PLAN.replace("do = \"restart node-2\"", "").replace("member node-2", "dropped node-1");
+        Plan::parse(&alone, false).expect("node-3 can drop it");
+        let error =
+            Plan::parse(&alone.replace("managers = 3", "managers = 2"), false).expect_err("nobody can");
+        assert!(error.contains("step `comes`: no other node runs"), "{error}");
+    }
+
+    #[test]
+    fn as_many_blocks_are_saved_as_a_node_has_room_for() {
+        let plan = |blocks: u64, ssd: &str| {
+            let text = PLAN.replace("blocks = 100", &format!("blocks = {blocks}"));
+            Plan::parse(
+                &text.replace("dram = \"64mib\"", &format!("dram = \"64mib\"\nssd = \"{ssd}\"")),
+                false,
+            )
+        };
+        assert!(plan(4_096, "0").is_ok());
+        assert!(plan(4_097, "0").is_err());
+        assert!(plan(8_192, "64mib").is_ok());
+        assert!(plan(8_193, "64mib").is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::faults::{Said, orbitkv, run};
+use crate::harness::eventually;
 use crate::local_cluster::Place;
 
 /// A plan on three small nodes; what is promised, and the steps.
@@ -101,6 +102,33 @@ fn an_objective_that_is_not_kept_and_a_step_that_is_not_reached_are_exit_4() {
     fs::write(&file, "{}").expect("room");
     let said = orbitkv(&["drill", "--objectives", file.to_str().expect("text")]);
     said.refused(2, &["--objectives", "last.json", "orbitkv drill PLAN --json"]);
+}
+
+#[test]
+fn a_node_that_does_not_start_again_ends_the_drill_with_a_report() {
+    let place = Place::new();
+    let steps =
+        [("dies", "kill node-2", "silent node-2", "1s"), ("comes", "restart node-2", "member node-2", "1s")];
+    let (said, report) = std::thread::scope(|scope| {
+        // It has read its own by now, and reads it again when it starts.
+        scope.spawn(|| {
+            let epoch = eventually("node-2 is registered", || {
+                let runs = fs::read_dir(place.file("")).ok()?.flatten();
+                let mut files = runs.map(|run| run.path().join("node-2/data/epoch"));
+                files.find(|file| file.is_file())
+            });
+            fs::write(epoch, "spoiled").expect("ours");
+        });
+        drill(&place, &plan("recovery = \"100s\"", &steps))
+    });
+    assert_eq!(said.code, Some(4), "{said:#?}");
+    assert_eq!((&report["met"], &report["recovered"]), (&false.into(), &false.into()), "{said:#?}");
+    assert_eq!(report["steps"].as_array().expect("steps").len(), 2, "{said:#?}");
+    let complaints = names(&report["complaints"]);
+    assert_eq!(complaints[0], "step `comes` was given up", "{said:#?}");
+    assert!(complaints[1].contains("step `comes`: node-2 ended with"), "{said:#?}");
+    assert!(complaints[1].contains("does not hold this node's last epoch"), "{said:#?}");
+    assert_eq!(complaints.len(), 2, "it is said once: {said:#?}");
 }
 
 #[test]

@@ -171,16 +171,29 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "let this node read on without being stopped; `orbitkv doctor` at the peer says what it keeps in quarantine",
         ));
     }
-    let left: Vec<String> = (peers.breakers.iter().filter(|breaker| breaker.state != "closed"))
-        .map(|breaker| format!("{} shard {}", breaker.node_id, breaker.shard))
-        .collect();
+    let standing = |state: &str| {
+        let those = peers.breakers.iter().filter(|breaker| breaker.state == state);
+        let names = those.map(|breaker| format!("{} shard {}", breaker.node_id, breaker.shard));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (left, untried) = (standing("open"), standing("half-open"));
     if !left.is_empty() {
         found.push(finding(
             Severity::Fault,
             "peer-left-alone",
-            format!("core {shard} leaves {} alone: too many of the last calls failed", left.join(", ")),
+            format!("core {shard} leaves {left} alone: too many of the last calls failed"),
             "blocks that only those have are misses at once; one call a pause tries each again",
-            "see whether that node or the network to it is overloaded or down (`orbitkv doctor` there); if it is only              slow by nature, raise --call-budget here",
+            "see whether that node or the network to it is overloaded or down (`orbitkv doctor` there); if it is only \
+             slow by nature, raise --call-budget here",
+        ));
+    }
+    if !untried.is_empty() {
+        found.push(finding(
+            Severity::Notice,
+            "peer-untried",
+            format!("core {shard} left {untried} alone because calls failed, and has had no answer since"),
+            "the pause is over: the next block that only those have is asked for, by itself, and decides",
+            "nothing, if that node and the network to it are well; nobody here has asked for a block of it meanwhile",
         ));
     }
     if fetching.extra_asks_refused > 0 {
@@ -299,9 +312,12 @@ pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::BreakerReport;
+    use crate::cli::doctor::tests::check_sentences;
+    use crate::control::metadata::MemberRow;
+    use crate::control::report::{BreakerReport, ShardReport};
 
     fn names(found: &[Finding]) -> Vec<(&'static str, Severity)> {
+        check_sentences(found);
         found.iter().map(|finding| (finding.name, finding.severity)).collect()
     }
 
@@ -333,13 +349,27 @@ mod tests {
 
     #[test]
     fn each_trouble_with_peers_has_its_own_finding() {
+        const LEFT: (&str, Severity) = ("peer-left-alone", Severity::Fault);
+        const UNTRIED: (&str, Severity) = ("peer-untried", Severity::Notice);
+        type Case = (&'static [&'static str], &'static [(&'static str, Severity)]);
         type Change = fn(&mut PeersReport);
-        let breaker = |state: &str| BreakerReport { state: state.to_owned(), ..BreakerReport::default() };
-        let breakers = ["closed", "half-open", "open"].map(breaker);
-        let mut peers = PeersReport { breakers: breakers[..1].to_vec(), ..PeersReport::default() };
-        assert_eq!(of_peers(0, &peers), []);
-        peers.breakers = breakers.to_vec();
-        assert_eq!(names(&of_peers(0, &peers)), [("peer-left-alone", Severity::Fault)]);
+        let breaker = |state: &str| BreakerReport {
+            node_id: "b".to_owned(),
+            state: state.to_owned(),
+            ..BreakerReport::default()
+        };
+        let breakers: [Case; 4] = [
+            (&["closed"], &[]),
+            (&["closed", "open"], &[LEFT]),
+            // The pause is over, and nobody asks.
+            (&["half-open", "closed"], &[UNTRIED]),
+            (&["half-open", "open"], &[LEFT, UNTRIED]),
+        ];
+        for (states, expected) in breakers {
+            let breakers = states.iter().map(|state| breaker(state)).collect();
+            let peers = PeersReport { breakers, ..PeersReport::default() };
+            assert_eq!(names(&of_peers(0, &peers)), expected, "{states:?}");
+        }
         let table: [(Change, &[(&str, Severity)]); 13] = [
             (|_| {}, &[]),
             (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
@@ -367,6 +397,17 @@ mod tests {
             change(&mut peers);
             assert_eq!(names(&of_peers(0, &peers)), expected);
         }
+    }
+
+    #[test]
+    fn members_with_another_number_of_shards_are_named() {
+        let member =
+            |name: &str, shards| MemberRow { node_id: name.to_owned(), shards, ..MemberRow::default() };
+        let mut page = MetadataPage { shards: vec![ShardReport::default(); 2], ..MetadataPage::default() };
+        page.membership.members = vec![member("a", 2), member("b", 4), member("c", 3)];
+        let found: Vec<Finding> = of_shard_counts(&page).into_iter().collect();
+        assert_eq!(names(&found), [("shard-counts", Severity::Notice)]);
+        assert!(found[0].what.ends_with("2 shards here: c (3)"), "{found:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The archive of a migration: one JSON file, written whole before anything is changed, and never overwritten.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -101,7 +101,14 @@ pub fn write(file: &Path, archive: &Archive) -> Result<(), ArchiveError> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = file.with_file_name(name);
-    let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    // What is there keeps its mode, or is a link to elsewhere.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(failed("removing what another run left beside it")(error));
+        }
+        _ => {}
+    }
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
     let mut out = opened.map_err(failed("creating it"))?;
     out.write_all(text.as_bytes()).and_then(|()| out.sync_all()).map_err(failed("writing it"))?;
     // A link is not made where there is something, and a rename is.
@@ -156,6 +163,9 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     fn archive() -> Archive {
@@ -184,6 +194,24 @@ mod tests {
         assert_eq!(error.exit(), Exit::Environment, "{error}");
         assert_eq!(read(&file).expect("as before"), archive());
         assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn what_lies_where_it_is_begun_is_neither_kept_nor_followed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (file, new) = (directory.path().join("archive.json"), directory.path().join("archive.json.new"));
+        fs::write(&new, "half of one").expect("room");
+        fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("ours");
+        write(&file, &archive()).expect("room");
+        assert_eq!(file.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
+
+        let (other, elsewhere) = (directory.path().join("other.json"), directory.path().join("elsewhere"));
+        fs::write(&elsewhere, "somebody's").expect("room");
+        symlink(&elsewhere, directory.path().join("other.json.new")).expect("room");
+        write(&other, &archive()).expect("room");
+        assert_eq!(fs::read_to_string(&elsewhere).expect("text"), "somebody's");
+        assert!(other.symlink_metadata().expect("it is there").is_file());
+        assert_eq!(read(&other).expect("whole"), archive());
     }
 
     #[test]

