@@ -462,7 +462,7 @@ pub struct FetchingReport {
     pub violations: u64,
     /// Blocks asked for.
     pub first_asks: u64,
-    /// Blocks asked for again after a call had failed.
+    /// Blocks asked for again after a call had failed, or was answered that they cannot be read.
     pub extra_asks: u64,
     /// Blocks that were not, because there had been too many.
     pub extra_asks_refused: u64,

@@ -106,7 +106,7 @@ pub struct OwnerRow {
     pub bytes: u64,
     /// Successes that its price rests on; none if it had no price.
     pub successes: Option<u32>,
-    /// Age of the newest of them in milliseconds.
+    /// Age of the newest outcome of that route, a failure too, in milliseconds; none if it had no price.
     pub age_ms: Option<u64>,
 }
 

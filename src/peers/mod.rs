@@ -219,7 +219,7 @@ impl Peers {
         samples::note_installs(&mut self.samples, &mut self.subscriber);
         self.interpret(now);
         let (payload, mut around) = self.payload_around(now, boot);
-        more |= payload.turn(shard, &mut around);
+        more |= payload.turn(!before.is_behind, shard, &mut around);
         self.gather_doubts();
         let after = self.endpoint.flush(now.0);
         let deadlines = [

@@ -44,6 +44,8 @@ pub struct EndpointError {
 pub struct Turn {
     /// There is work that needs no event: call again soon.
     pub more: bool,
+    /// The budget of what is received is used up: datagrams may be left that were not taken in.
+    pub is_behind: bool,
     /// Call again then even if the descriptor stays quiet; nanoseconds of the clock the caller passes.
     pub deadline_ns: Option<u64>,
     /// A datagram of a handshake was worked on, at most one: signatures make such a turn longer than others.
@@ -244,6 +246,7 @@ impl Endpoint {
         let retry = blocked.then(|| self.now + BLOCKED_RETRY);
         Turn {
             more: received.more || !self.waiting.is_empty() || (unsent && !blocked),
+            is_behind: received.more,
             deadline_ns: timer.into_iter().chain(retry).min().map(|at| self.nanoseconds(at)),
             shook_hands: received.shook_hands,
         }

@@ -28,9 +28,9 @@ pub struct DialId(pub u64);
 /// of its connection: a Close, or [`super::Fetcher::on_closed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetcherEffect {
-    /// Open a payload connection. To be answered once, by [`super::Fetcher::on_connected`] or
-    /// [`super::Fetcher::on_dial_failed`]; the latter speaks of the source. A dial for which the endpoint has
-    /// no room yet waits with whoever carries it.
+    /// Open a payload connection. To be answered once, by [`super::Fetcher::on_connected`],
+    /// [`super::Fetcher::on_dial_failed`], which speaks of the source, or [`super::Fetcher::on_dial_given_up`]. A dial
+    /// for which the endpoint has no room yet waits with whoever carries it.
     Dial {
         /// The dial.
         dial: DialId,
@@ -114,8 +114,10 @@ pub enum FetcherEffect {
         /// Why.
         outcome: BlockOutcome,
     },
-    /// A candidate was asked for the block, or the block waited to be asked for there, and that has ended: whoever
-    /// compares sources may want to know it. Comes before what ends the fetch, if that follows.
+    /// A candidate was asked for the block, or the block waited to be asked for there, and what came of it says
+    /// something of that candidate: whoever compares sources may want to know it. Nothing is told of a fetch that was
+    /// cancelled, nor of one that went on before it was asked for, other than because the dial failed. Comes before
+    /// what ends the fetch, if that follows.
     Tried {
         /// The fetch.
         copy: CopyId,
@@ -125,7 +127,7 @@ pub enum FetcherEffect {
         ahead_bytes: u64,
         /// When it joined the queue there.
         since: Moment,
-        /// Whether the source was connected then.
+        /// Whether the source was connected then and ever since.
         is_warm: bool,
         /// What became of it.
         outcome: TrialOutcome,

@@ -32,7 +32,7 @@ pub struct FetcherFigures {
 
     /// Fetches given their first route.
     pub first_asks: u64,
-    /// Fetches given another route after a call of theirs had failed.
+    /// Fetches given another route after a call of theirs had failed, or was answered that the bytes cannot be read.
     pub extra_asks: u64,
     /// Fetches that were not, because there had been too many.
     pub extra_asks_refused: u64,

@@ -3,7 +3,8 @@
 //!
 //! A call is an operation: it begins with its Authorize and has failed if its source broke off, was lost, sent
 //! wrong bytes, or let nothing come for the budget of a call. A typed answer is a success, a refusal too. What a call
-//! came to is judged in the next turn, which has the time for it.
+//! came to is judged in the next turn, which has the time for it. Silence counts as far as all that has come was read
+//! ([`Fetcher::on_read`]): a core that stood still itself blames nobody for it.
 //!
 //! A source whose breaker is open is no route: the next candidate is, or the fetch fails at once. Nothing waits for
 //! it, and nothing is learned of what it has, so a miss that comes of it is told as one and never as an absence. When
@@ -34,7 +35,7 @@ pub const EXTRA_ASKS_LEAST: u64 = GRANT_KEYS_MAX as u64;
 
 /// Part of a call's budget in which nothing came before it was given up, after which that is its source's doing: who
 /// asked had less time than the budget.
-const GIVEN_UP_PART: u32 = 10;
+pub(super) const PATIENCE_PART: u32 = 10;
 
 /// When sources are left alone, and how much is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +77,7 @@ impl GuardSettings {
 pub(super) enum Fate {
     Answered,
     Failed,
-    /// Whoever wanted it wants it no more, and nothing has come of it since then.
+    /// Whoever wanted it wants it no more, and nothing that was read has come of it since then.
     GivenUp {
         quiet_since: Moment,
     },
@@ -236,11 +237,13 @@ impl Fetcher {
         for (source, ticket, fate) in std::mem::take(&mut self.guard.fates) {
             // Its life is over.
             let Some(breaker) = self.guard.breakers.get_mut(&source) else { continue };
-            let patience = self.settings.stall_wait / GIVEN_UP_PART;
+            let patience = self.settings.stall_wait / PATIENCE_PART;
             let outcome = match fate {
                 Fate::Answered => Outcome::Success,
                 Fate::Failed => Outcome::Failure,
-                Fate::GivenUp { quiet_since } if now.since(quiet_since) >= patience => Outcome::Failure,
+                Fate::GivenUp { quiet_since } if self.heard.since(quiet_since) >= patience => {
+                    Outcome::Failure
+                }
                 Fate::GivenUp { .. } | Fate::Ours => {
                     breaker.abandon(ticket);
                     continue;

@@ -185,6 +185,22 @@ impl Fetcher {
         self.on_unreachable(self.lines[&id].source, now);
     }
 
+    /// A dial was not made, because there was no room for it here. That says nothing of its source: what waited for
+    /// it goes on, and nobody is judged.
+    pub fn on_dial_given_up(&mut self, dial: DialId, now: Moment) {
+        self.is_due = true;
+        self.figures.dials_failed += 1;
+        let Some(id) = self.dials.remove(&dial).filter(|id| self.lines.contains_key(id)) else { return };
+        let line = self.lines.get_mut(&id).expect("just seen");
+        line.reach = Reach::Closed(now + self.settings.redial_min);
+        line.used = now;
+        for turn in self.take_queue(id) {
+            self.end_probe(turn.2, |_| Fate::Ours);
+            self.fetches.get_mut(&turn.2).expect("a queued fetch").fail(Setback::Busy);
+            self.unplace(turn.2);
+        }
+    }
+
     /// The source of a connection lets us read in its arena: what is asked from now on comes that way.
     pub fn on_shared(&mut self, connection: ConnectionId) {
         if let Some(line) = self.line_of(connection) {

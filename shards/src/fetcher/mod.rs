@@ -103,6 +103,11 @@ pub struct Fetcher {
     bytes_outstanding: u64,
     guard: Guard,
 
+    /// Until when it is known what sources have said: what came later may not be read yet.
+    heard: Moment,
+    /// Since when more has come than was read, if not all of it is.
+    behind_since: Option<Moment>,
+
     timers: BTreeSet<(Moment, Timer)>,
     /// Whether a turn has something to do whatever the time is.
     is_due: bool,
@@ -141,6 +146,8 @@ impl Fetcher {
             operations_made: 0,
             bytes_outstanding: 0,
             guard: Guard::new(settings.guard),
+            heard: Moment(0),
+            behind_since: None,
             timers: BTreeSet::new(),
             is_due: false,
             effects: VecDeque::new(),
@@ -176,6 +183,16 @@ impl Fetcher {
     pub fn cancel(&mut self, copy: CopyId) {
         if self.fetches.contains_key(&copy) {
             self.fail(copy, BlockOutcome::Cancelled);
+        }
+    }
+
+    /// Told before every turn: whether all that sources have sent is with the room. While it is not, nobody is
+    /// blamed for silence, but for the budget of a call at most: who never gets to the end of it waits no longer.
+    pub fn on_read(&mut self, is_all: bool, now: Moment) {
+        let since = *self.behind_since.get_or_insert(now);
+        if is_all || now.since(since) >= self.settings.stall_wait {
+            self.heard = now;
+            self.behind_since = None;
         }
     }
 

@@ -4,7 +4,7 @@ use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
 use super::effect::{ConnectionId, FetcherEffect};
-use super::guard::Fate;
+use super::guard::{Fate, PATIENCE_PART};
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
@@ -201,7 +201,11 @@ impl Fetcher {
     /// An operation may stand still: then it is given up.
     pub(super) fn on_stall(&mut self, number: u64, now: Moment) {
         let operation = self.operations.get_mut(&number).expect("a timer of an operation");
-        let due = operation.progressed + self.settings.stall_wait;
+        let mut due = operation.progressed + self.settings.stall_wait;
+        if due <= now && due > self.heard {
+            // What it has said since may be here and not read yet.
+            due = now + self.settings.stall_wait / PATIENCE_PART;
+        }
         if due > now {
             operation.stall_due = due;
             self.timers.insert((due, Timer::Stall(number)));

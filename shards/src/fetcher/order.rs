@@ -80,7 +80,7 @@ pub(super) struct Attempt {
     pub since: Moment,
     /// What was to come from there before it.
     pub ahead_bytes: u64,
-    /// Whether its source was connected then.
+    /// Whether its source was connected then, and whenever it was tried again.
     pub is_warm: bool,
 }
 

@@ -70,7 +70,9 @@ impl Fetcher {
                 // One that is tried again another way, or was put back, goes on.
                 let same = fetch.attempt.filter(|attempt| attempt.candidate == candidate);
                 let new = Attempt { candidate, since: now, ahead_bytes, is_warm };
-                fetch.attempt = Some(same.unwrap_or(new));
+                // It compares with nothing if its source was lost meanwhile.
+                fetch.attempt =
+                    Some(same.map_or(new, |same| Attempt { is_warm: same.is_warm && is_warm, ..same }));
                 fetch.place = Place::Queued(line);
                 self.figures.rerouted += u64::from(fetch.tried > 0);
                 self.fetches.insert(copy, fetch);

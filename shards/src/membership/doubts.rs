@@ -56,9 +56,10 @@ impl Doubts {
     /// Takes a doubt in; whether the members must be read for it.
     pub fn note(&mut self, doubt: Doubt, view: &View) -> bool {
         let Doubt { node, incarnation, cause } = doubt;
-        if view.record(node).is_none()
-            || self.lives.get(&(node, cause)).is_some_and(|life| life.0 == incarnation)
-        {
+        let Some(record) = view.record(node) else { return false };
+        let known = self.lives.get(&(node, cause)).map(|life| life.0);
+        // A doubt about an older life is late, and what is known of the present one stays.
+        if known == Some(incarnation) || known == Some(record.incarnation) {
             return false;
         }
         self.lives.insert((node, cause), (incarnation, Stage::Noted));

@@ -317,10 +317,12 @@ impl Planner {
         self.traces.iter_mut().find(|trace| trace.batch == batch)
     }
 
-    /// A life of a node is over: what was seen of it says nothing any more.
+    /// A life of a node is over: what was seen of it says nothing any more. One that is no member's is late.
     pub fn on_excluded(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.excluded.insert(node, incarnation);
-        self.forget();
+        if self.members.has(node, incarnation) {
+            self.excluded.insert(node, incarnation);
+            self.forget();
+        }
     }
 
     /// This node's own life is over: what is asked now ends by that, which says nothing of anybody.

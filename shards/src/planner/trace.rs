@@ -66,7 +66,7 @@ pub struct TracedRoute {
     pub bytes: u64,
     /// Successes that its price rests on; none if it has no price.
     pub successes: Option<u32>,
-    /// Time since the newest of them.
+    /// Time since the newest outcome of that route, a failure too; none if it has no price.
     pub age: Option<Duration>,
 }
 

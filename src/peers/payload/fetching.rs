@@ -175,6 +175,10 @@ impl Payload {
             Err(DialRefusal::TooManyPending | DialRefusal::NoRoom) if around.now < until => {
                 self.waiting.push_back(wanted);
             }
+            Err(refusal @ (DialRefusal::TooManyPending | DialRefusal::NoRoom)) => {
+                tracing::debug!(core = self.shard.0, node = %source.node, %refusal, "no room for a dial for payload");
+                self.fetcher.on_dial_given_up(id, around.now);
+            }
             Err(refusal) => {
                 tracing::debug!(core = self.shard.0, node = %source.node, %refusal, "no dial for payload");
                 self.fetcher.on_dial_failed(id, around.now);

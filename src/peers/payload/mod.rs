@@ -318,6 +318,7 @@ impl Payload {
     /// Another core has heard that this life of a node is over.
     pub fn on_excluded(&mut self, node: NodeId, incarnation: Incarnation) {
         self.fetcher.on_excluded(node, incarnation);
+        self.planner.on_excluded(node, incarnation);
     }
 
     /// Who is a member is not known.
@@ -428,11 +429,13 @@ impl Payload {
         }
     }
 
-    /// One slice of everything; true if more is to be done at once, beside what [`Payload::is_reading`].
-    pub fn turn(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
+    /// One slice of everything; true if more is to be done at once, beside what [`Payload::is_reading`]. `is_received`
+    /// says whether the endpoint has taken in all that had come.
+    pub fn turn(&mut self, is_received: bool, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
         self.share(around);
         let mut more = self.read(shard, around);
         self.read_shared(sharing::STEPS_TIME);
+        self.fetcher.on_read(is_received && !more && !self.is_reading(), around.now);
         more |= self.seek(shard, around);
         self.is_summing = self.sum(shard);
         self.drain(shard);

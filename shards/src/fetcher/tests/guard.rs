@@ -191,6 +191,79 @@ fn who_cannot_be_dialed_or_sends_wrong_bytes_fails_too() {
 }
 
 #[test]
+fn who_has_not_read_all_that_came_blames_nobody_for_silence_but_not_for_ever() {
+    let mut rig = Rig::with(guarded(4, 1_000));
+    let next = |rig: &mut Rig, copy| {
+        rig.begin(copy, &[at("a")]);
+        rig.connect();
+        rig.operation("a")
+    };
+    let blamed = |rig: &Rig| (rig.room.figures().calls_failed, rig.room.figures().stalled);
+    // The core stands still for longer than a call may take; what has come is read after that.
+    let number = next(&mut rig, 1);
+    rig.grant_all(number);
+    rig.is_behind = true;
+    rig.pass(150);
+    rig.serve(number, 0);
+    assert_eq!(ended(&mut rig), [(1, Ok(Medium::Dram))]);
+    // So does it while a call is given up.
+    rig.is_behind = false;
+    next(&mut rig, 2);
+    rig.is_behind = true;
+    rig.pass(50);
+    rig.cancel(2);
+    assert_eq!(blamed(&rig), (0, 0));
+    // It never gets to the end of it: after the budget of a call it counts.
+    rig.is_behind = false;
+    next(&mut rig, 3);
+    rig.is_behind = true;
+    rig.pass(150);
+    rig.pass(99);
+    assert_eq!(blamed(&rig), (0, 0));
+    rig.pass(10);
+    assert_eq!(blamed(&rig), (1, 1));
+    // All is read.
+    next(&mut rig, 4);
+    rig.pass(100);
+    rig.is_behind = false;
+    rig.pass(10);
+    assert_eq!(blamed(&rig), (2, 2));
+}
+
+#[test]
+fn a_dial_that_there_is_no_room_for_here_is_held_against_nobody() {
+    let mut rig = Rig::with(guarded(1, 10_000));
+    for copy in 0..3 {
+        rig.begin(copy, &[at("a"), at("b")]);
+        rig.step();
+        rig.give_up_dials();
+        rig.give_up_dials();
+        assert_eq!(ended(&mut rig), [(copy, Err(BlockOutcome::Busy))], "it went on to the other one");
+        rig.pass(100);
+    }
+    let figures = *rig.room.figures();
+    assert_eq!((standing(&rig, "a"), standing(&rig, "b")), (None, None));
+    assert_eq!((figures.calls_failed, figures.extra_asks, figures.dials_failed), (0, 0, 6));
+    assert!(rig.trials.is_empty(), "{:?}", rig.trials);
+    rig.begin(10, &[at("a")]);
+    rig.connect();
+    assert_eq!(rig.blocks(rig.operation("a")), [10]);
+    // A probe for which there was no room is the next one's.
+    let mut rig = Rig::with(guarded(3, 1_000));
+    left_alone(&mut rig, 0..3);
+    rig.lose("a");
+    rig.pass(1_000);
+    rig.begin(10, &[at("a")]);
+    rig.step();
+    rig.give_up_dials();
+    rig.pass(100);
+    rig.begin(11, &[at("a")]);
+    rig.connect();
+    assert_eq!(rig.blocks(rig.operation("a")), [11]);
+    assert_eq!(standing(&rig, "a"), Some((Phase::HalfOpen, 1)));
+}
+
+#[test]
 fn a_probe_that_is_not_made_is_the_next_ones() {
     let mut rig = Rig::with(guarded(3, 1_000));
     left_alone(&mut rig, 0..3);

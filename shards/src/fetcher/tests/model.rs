@@ -334,6 +334,7 @@ impl World {
     }
 
     fn step(&mut self) {
+        self.room.on_read(true, self.now);
         let more = self.room.turn(self.now);
         self.take_effects();
         self.room.assert_invariants();
@@ -548,6 +549,8 @@ impl World {
         self.dials.remove(&dial);
         if !self.honest && self.dice.one_in(6) {
             self.room.on_dial_failed(dial, self.now);
+        } else if !self.honest && self.dice.one_in(12) {
+            self.room.on_dial_given_up(dial, self.now);
         } else {
             self.connections_made += 1;
             let connection = ConnectionId(self.connections_made);

@@ -83,6 +83,10 @@ pub struct Rig {
     pub refreshes: Vec<(NodeId, Incarnation)>,
     /// What became of candidates, in order.
     pub trials: Vec<(u32, NodeId, u64, TrialOutcome)>,
+    /// Whether each of those compares with others.
+    pub warm: Vec<bool>,
+    /// Whether more has come than the driver has read.
+    pub is_behind: bool,
     /// What the driver is to read, and which operations it has said to read no more.
     pub reads: Vec<(u64, u16, u64)>,
     pub released: Vec<u64>,
@@ -113,6 +117,8 @@ impl Rig {
             excluded: Vec::new(),
             refreshes: Vec::new(),
             trials: Vec::new(),
+            warm: Vec::new(),
+            is_behind: false,
             reads: Vec::new(),
             released: Vec::new(),
             shared_with: BTreeMap::new(),
@@ -156,6 +162,7 @@ impl Rig {
     pub fn step(&mut self) {
         for round in 0.. {
             assert!(round < 10_000, "turns come to an end");
+            self.room.on_read(!self.is_behind, self.now);
             let more = self.room.turn(self.now);
             self.take_effects();
             self.room.assert_invariants();
@@ -193,12 +200,13 @@ impl Rig {
                 FetcherEffect::Failed { copy, outcome } => self.finish(copy, Err(outcome)),
                 FetcherEffect::Exclude { node, incarnation } => self.excluded.push((node, incarnation)),
                 FetcherEffect::Refresh { node, incarnation } => self.refreshes.push((node, incarnation)),
-                FetcherEffect::Tried { copy, candidate, ahead_bytes, since, outcome, .. } => {
+                FetcherEffect::Tried { copy, candidate, ahead_bytes, since, is_warm, outcome } => {
                     assert!(
                         self.begun.contains_key(&copy) && since <= self.now,
                         "a fetch that has not ended"
                     );
                     self.trials.push((copy.0, candidate.source.node, ahead_bytes, outcome));
+                    self.warm.push(is_warm);
                 }
                 FetcherEffect::Breaker { source, change, is_probe } => {
                     self.changes.push((source, change, is_probe));
@@ -260,6 +268,14 @@ impl Rig {
     pub fn fail_dials(&mut self) {
         for dial in std::mem::take(&mut self.dials).into_keys() {
             self.room.on_dial_failed(dial, self.now);
+        }
+        self.step();
+    }
+
+    /// There is no room for what is dialed.
+    pub fn give_up_dials(&mut self) {
+        for dial in std::mem::take(&mut self.dials).into_keys() {
+            self.room.on_dial_given_up(dial, self.now);
         }
         self.step();
     }

@@ -4,6 +4,7 @@ use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::payload::Answer;
 
 use super::rig::*;
+use crate::fetcher::FetcherSettings;
 use crate::planner::TrialOutcome;
 
 /// Trials so far: which block, of whom, behind how many bytes, and what became of it.
@@ -46,4 +47,31 @@ fn a_deadline_is_held_against_who_was_asked_and_a_cancellation_against_nobody() 
     rig.connect();
     rig.cancel(2);
     assert_eq!(rig.trials.len(), 1);
+}
+
+#[test]
+fn what_waited_at_a_source_that_was_lost_meanwhile_compares_with_nothing() {
+    let mut rig = Rig::with(FetcherSettings { residences_max: 1, operations_max: 1, ..Default::default() });
+    let serve = |rig: &mut Rig| {
+        let number = rig.operation("a");
+        rig.grant_all(number);
+        rig.serve(number, 0);
+    };
+    rig.begin(1, &[at("a")]);
+    rig.connect();
+    serve(&mut rig);
+    (2..4).for_each(|copy| rig.begin(copy, &[at("a")]));
+    rig.step();
+    // The first is asked for and the second waits, both at a source that is connected.
+    rig.lose("a");
+    rig.pass(3_000);
+    rig.connect();
+    serve(&mut rig);
+    rig.begin(4, &[at("a")]);
+    rig.step();
+    serve(&mut rig);
+    let (copies, outcomes): (Vec<u32>, Vec<_>) = rig.trials.iter().map(|trial| (trial.0, trial.3)).unzip();
+    assert_eq!(copies, [1, 2, 3, 4]);
+    assert_eq!(outcomes[2], TrialOutcome::Usable);
+    assert_eq!(rig.warm, [false, true, false, true]);
 }

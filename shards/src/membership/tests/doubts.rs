@@ -66,6 +66,10 @@ fn a_life_that_etcd_confirms_costs_one_read_however_often_it_is_contradicted() {
     assert!(hear(&mut process, doubt(2, DoubtCause::Key)));
     process.settle(&mut etcd, NOW);
     assert_eq!(process.room.disputed(), [node("b")]);
+    // One that is later still does not hide that.
+    assert!(!hear(&mut process, doubt(1, DoubtCause::Key)));
+    assert!(!hear(&mut process, doubt(2, DoubtCause::Key)), "it is known");
+    assert_eq!((process.room.disputed(), process.room.figures().superseded), (vec![node("b")], 1));
     etcd.write(&[Write::Delete(Key::Member(node("b")))]);
     process.settle(&mut etcd, NOW);
     assert_eq!((process.room.figures().superseded, process.room.disputed().len()), (1, 0));

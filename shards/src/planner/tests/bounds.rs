@@ -86,6 +86,9 @@ fn evidence_expires_and_goes_with_its_life() {
     assert_eq!(rig.routes(&batch), [dram(0)]);
     rig.teach(dram(1), 1_000, 1, 40);
     assert_eq!(rig.room.figures().routes, 1, "a life that is over teaches nothing");
+    rig.room.on_excluded(over.node, source(1, 99).incarnation);
+    rig.teach(dram(1), 1_000, 1, 40);
+    assert_eq!(rig.room.figures().routes, 1, "who is late with another life changes nothing");
 
     let mut rig = taught();
     rig.room.on_members(&members(1, 2));
