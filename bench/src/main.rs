@@ -2,7 +2,9 @@
 
 mod bootstrap;
 mod churn;
+mod clock;
 mod coalescing;
+mod cores;
 mod eviction;
 mod fanout;
 mod index;
@@ -15,6 +17,7 @@ mod peer;
 mod processes;
 mod profile;
 mod report;
+mod resampling;
 mod resilience;
 mod routing;
 mod statistics;

@@ -83,6 +83,17 @@ pub fn gigabytes_per_second(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / 1e9 / time.as_secs_f64()
 }
 
+/// The value that a share of all values do not exceed: one of them, at the nearest rank.
+///
+/// # Panics
+/// If there are none.
+pub fn nearest_rank(values: &[u64], share: f64) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +113,15 @@ mod tests {
         let p99 = latencies.json()["p99"].as_f64().unwrap();
         assert!((985.0..996.0).contains(&p99), "{p99}");
         assert_eq!(latencies.json()["count"], 1_000);
+    }
+
+    #[test]
+    fn the_nearest_rank_is_a_value_that_was_there() {
+        let thousand: Vec<u64> = (1..=1_000).rev().collect();
+        assert_eq!(nearest_rank(&thousand, 0.99), 990);
+        assert_eq!(nearest_rank(&thousand, 0.5), 500);
+        assert_eq!(nearest_rank(&thousand, 1.0), 1_000);
+        assert_eq!(nearest_rank(&[7], 0.99), 7);
+        assert_eq!(nearest_rank(&[1, 2, 3], 0.0), 1);
     }
 }

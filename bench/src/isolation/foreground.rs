@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
 use super::schedule::Medium;
-use super::stage::{Seat, WAIT, sleep_until};
+use super::stage::{Seat, WAIT};
 use crate::Failure;
+use crate::clock::sleep_until;
 use crate::payload::{GROUP, Source, block_hashes, registration, slot};
 
 /// One round, in nanoseconds of the monotonic clock.

@@ -8,7 +8,6 @@
 //!
 //! Every run is a file, raw, and a campaign that was interrupted goes on with `--resume`.
 
-pub mod bootstrap;
 mod campaign;
 pub mod exposure;
 pub mod foreground;
@@ -29,8 +28,8 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use orbitkv::exit::Exit;
-use orbitkv_native::affinity;
 
+use crate::cores::two_cores;
 use crate::{Failure, fail};
 use campaign::{Campaign, Ended};
 use plan::{Plan, Profile};
@@ -125,19 +124,7 @@ pub fn run(args: &IsolationArgs) -> ExitCode {
 
 /// Core of the foreground and its node, and core of everything else.
 fn cores(list: Option<&str>) -> Result<Cores, Failure> {
-    let available = affinity::available_cores()?;
-    let named = match list {
-        Some(list) => affinity::parse_core_list(list)?,
-        None => [available.last(), available.first()].into_iter().flatten().copied().collect(),
-    };
-    affinity::check_cores(&named, &available)?;
-    match named[..] {
-        [node, other] if node != other => Ok(Cores { node, other }),
-        _ => Err(format!(
-            "--cores {}: name two different cores, the node's and the one of everything else; available are {}",
-            list.unwrap_or("(default)"),
-            affinity::format_core_list(&available)
-        )
-        .into()),
-    }
+    let whose = "the node's and the one of everything else";
+    let [node, other] = two_cores(list, |available| [available.last(), available.first()], whose)?;
+    Ok(Cores { node, other })
 }

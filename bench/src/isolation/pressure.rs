@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::exposure::Burst;
 use super::plan::{BURST_CHANGES, BURST_PERIOD, LIVE_KEYS, Plan};
-use super::stage::{Seat, Sight, WAIT, sleep_until};
+use super::stage::{Seat, Sight, WAIT};
 use crate::Failure;
+use crate::clock::sleep_until;
 use crate::payload::{GROUP, block_hash, registration, slot};
 
 /// Puts of a burst, and as many deletes.

@@ -10,7 +10,6 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::bootstrap::nearest_rank;
 use super::exposure::{self, Burst, Exposure, Figures, Look, Window};
 use super::foreground::{Operation, Round};
 use super::plan::Plan;
@@ -19,6 +18,7 @@ use super::sampler::Cost;
 use super::schedule::{Cell, Medium};
 use super::stage::{CoreTurns, Cores, Nodes, Placed};
 use crate::Failure;
+use crate::statistics::nearest_rank;
 
 /// What kind of file it is.
 pub const RUN: &str = "isolation-run";

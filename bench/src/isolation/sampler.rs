@@ -7,11 +7,12 @@ use orbitkv_native::clock::monotonic_ns;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::bootstrap::nearest_rank;
 use super::exposure::Look;
 use super::plan::SAMPLE_PERIOD;
-use super::stage::{Sight, sleep_until};
+use super::stage::Sight;
 use crate::Failure;
+use crate::clock::sleep_until;
+use crate::statistics::nearest_rank;
 
 /// Looks at nodes at rest that the cost to them is told from.
 const LOOKS_AT_REST: u32 = 40;

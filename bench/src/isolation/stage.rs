@@ -327,13 +327,6 @@ impl Sight {
     }
 }
 
-/// Sleeps until a moment of the monotonic clock.
-pub fn sleep_until(at_ns: u64) {
-    while let Some(left) = at_ns.checked_sub(monotonic_ns()).filter(|left| *left > 0) {
-        sleep(Duration::from_nanos(left));
-    }
-}
-
 fn unpin(cores: Cores) -> Result<(), Failure> {
     let mut mask = CpuSet::new();
     [cores.node, cores.other].into_iter().for_each(|core| mask.set(core));

@@ -5,8 +5,11 @@
 
 use serde::Serialize;
 
-use super::bootstrap::{Mean, mean_of};
 use super::plan::RATIO_MAX;
+use crate::resampling::{Mean, mean_of};
+
+/// Share of all drawings that lie at or below the upper bound.
+const CONFIDENCE: f64 = 0.95;
 
 /// The p99 of both runs of a pair, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -37,7 +40,7 @@ impl Comparison {
     /// Compares the runs of each pair; none without pairs.
     pub fn of(pairs: &[Pair]) -> Option<Comparison> {
         let ratios: Vec<f64> = pairs.iter().map(Pair::ratio).collect();
-        (!ratios.is_empty()).then(|| Comparison { mean: mean_of(&ratios), ratios })
+        (!ratios.is_empty()).then(|| Comparison { mean: mean_of(&ratios, CONFIDENCE), ratios })
     }
 
     /// The largest ratio of a pair.

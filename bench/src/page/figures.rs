@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::collection::Distribution;
 use super::svg::{Ink, Plot, Scale, group};
-use crate::isolation::bootstrap::PAIRS_MAX;
 use crate::isolation::exposure::declared_per_second;
 use crate::isolation::foreground::Operation;
 use crate::isolation::plan::RATIO_MAX;
 use crate::isolation::record::{Measured, Outcome, Point, Record};
 use crate::isolation::schedule::{Kind, Medium, Side};
 use crate::isolation::verdict::{Comparison, Pair};
+use crate::resampling::PAIRS_MAX;
 
 /// Bars of a histogram.
 const BARS: usize = 48;

@@ -32,9 +32,9 @@ use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::report::{FetchingReport, LendingReport};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
-use orbitkv_native::affinity;
 use serde_json::json;
 
+use crate::cores::two_cores;
 use crate::payload::WrongBytes;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
@@ -365,21 +365,9 @@ fn figures(runs: &[Run]) -> String {
 
 /// Cores of source and reader.
 fn cores(list: Option<&str>) -> Result<Ends<usize>, Failure> {
-    let available = affinity::available_cores()?;
-    let named = match list {
-        Some(list) => affinity::parse_core_list(list)?,
-        None => [available.first(), available.last()].into_iter().flatten().copied().collect(),
-    };
-    affinity::check_cores(&named, &available)?;
-    match named[..] {
-        [source, reader] if source != reader => Ok(Ends { source, reader }),
-        _ => Err(format!(
-            "--cores {}: name two different cores, the source's and the reader's; available are {}",
-            list.unwrap_or("(default)"),
-            affinity::format_core_list(&available)
-        )
-        .into()),
-    }
+    let whose = "the source's and the reader's";
+    let [source, reader] = two_cores(list, |available| [available.first(), available.last()], whose)?;
+    Ok(Ends { source, reader })
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@
 
 mod contention;
 mod conversations;
-mod interval;
 mod plan;
 mod trial;
 
@@ -33,14 +32,16 @@ use serde_json::{Value, json};
 use crate::payload::WrongBytes;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
+use crate::resampling::{Mean, mean_of};
 use crate::statistics::Latencies;
 use crate::{Failure, fail, machine, progress};
-use interval::{Interval, geometric_mean};
 use plan::Plan;
 use trial::{Ground, Trial};
 
 /// Least improvement of p95 or p99 while a source is held back (chapter 6.1).
 const IMPROVEMENT_MIN: f64 = 0.10;
+/// Of either bound, so that 95 % of all resamples lie between them.
+const CONFIDENCE: f64 = 0.975;
 /// Most that either may be worse while none is.
 const WORSE_MAX: f64 = 1.05;
 /// A source of which the fixed order asks less than this share was not in its way.
@@ -297,10 +298,10 @@ fn row(table: &mut Table, case: Case, policy: Policy, pairs: &[Pair]) {
 fn gate(plan: &Plan, case: Case, seed: u64, pairs: &[Pair]) -> Gate {
     let ratios =
         [0.95, 0.99].map(|quantile| -> Vec<f64> { pairs.iter().map(|pair| pair.ratio(quantile)).collect() });
-    let [p95, p99] = ratios.each_ref().map(|ratios| geometric_mean(ratios));
+    let [p95, p99] = ratios.each_ref().map(|ratios| mean_of(ratios, CONFIDENCE).mean);
     let fixed_us: Vec<f64> = pairs.iter().map(|pair| microseconds(&pair.fixed, 0.95)).collect();
     let gate = Gate::new(case.gate(), plan.profile, seed)
-        .against("p95 of the fixed order, us", Some(geometric_mean(&fixed_us)))
+        .against("p95 of the fixed order, us", Some(mean_of(&fixed_us, CONFIDENCE).mean))
         .details(json!({
             "executed_over_fixed": { "p95": told(&ratios[0]), "p99": told(&ratios[1]) },
             "fixed": trials(pairs, Policy::Fixed),
@@ -323,8 +324,8 @@ fn gate(plan: &Plan, case: Case, seed: u64, pairs: &[Pair]) -> Gate {
 
 /// Ratios of pairs: their mean, its interval, and all of them.
 fn told(ratios: &[f64]) -> Value {
-    let Interval { low, high } = Interval::of(ratios);
-    json!({ "geometric_mean": geometric_mean(ratios), "interval_95": [low, high], "raw": ratios })
+    let Mean { mean, lower, upper } = mean_of(ratios, CONFIDENCE);
+    json!({ "geometric_mean": mean, "interval_95": [lower, upper], "raw": ratios })
 }
 
 fn trials(pairs: &[Pair], policy: Policy) -> Vec<Value> {

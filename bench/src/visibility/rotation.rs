@@ -10,6 +10,7 @@ use orbitkv::control::signals::StopSignals;
 use orbitkv_native::clock::monotonic_ns;
 
 use super::plan::{CHANGES, PERIOD};
+use crate::clock::sleep_until;
 use crate::streams::cadence::{Planned, Schedule};
 use crate::streams::owner::Burst;
 use crate::streams::owners::Owners;
@@ -94,12 +95,5 @@ fn await_seen(owners: &Owners, samples: &mut Samples, owner: usize, sequence: u6
         if !samples.unseen(owner, sequence).is_empty() {
             sleep(LOOK_AGAIN);
         }
-    }
-}
-
-fn sleep_until(moment_ns: u64) {
-    let left = moment_ns.saturating_sub(monotonic_ns());
-    if left > 0 {
-        sleep(Duration::from_nanos(left));
     }
 }

@@ -1,11 +1,8 @@
-//! What pairs of runs say together: their geometric mean, and how far it may be off.
+//! What runs, or pairs of them, say together: the geometric mean of their ratios, and how far it may be off.
 //!
 //! A pair is the unit that is drawn, never a request: requests of one run share what the machine did meanwhile, and
 //! a thousand of them are no thousand observations. With few pairs every possible drawing is counted, so there
 //! is no chance in it.
-
-/// Share of all drawings that lie at or below the upper bound.
-const CONFIDENCE: f64 = 0.95;
 
 /// Pairs of which every drawing can be counted: 7⁷ are 823,543.
 pub const PAIRS_MAX: usize = 7;
@@ -15,17 +12,17 @@ pub const PAIRS_MAX: usize = 7;
 pub struct Mean {
     /// Geometric mean.
     pub mean: f64,
-    /// The value that 95 % of all drawings do not exceed.
+    /// The value that the asked share of all drawings do not exceed.
     pub upper: f64,
-    /// The value that 95 % of all drawings reach.
+    /// The value that the same share of all drawings reach.
     pub lower: f64,
 }
 
-/// The mean of all pairs.
+/// The mean of all pairs, each of its bounds with that confidence.
 ///
 /// # Panics
 /// If there is none, if there are more than [`PAIRS_MAX`], or if a ratio is not positive.
-pub fn mean_of(ratios: &[f64]) -> Mean {
+pub fn mean_of(ratios: &[f64], confidence: f64) -> Mean {
     let pairs = ratios.len();
     assert!((1..=PAIRS_MAX).contains(&pairs), "{pairs} pairs: between 1 and {PAIRS_MAX} can be drawn from");
     assert!(ratios.iter().all(|ratio| *ratio > 0.0 && ratio.is_finite()), "a ratio of times: {ratios:?}");
@@ -34,7 +31,7 @@ pub fn mean_of(ratios: &[f64]) -> Mean {
     let mut sums: Vec<f64> = (0..drawings).map(|number| drawn(number, &logarithms)).collect();
     sums.sort_by(f64::total_cmp);
     let mean = |sum: f64| (sum / pairs as f64).exp();
-    let place = (CONFIDENCE * drawings as f64).ceil() as usize - 1;
+    let place = (confidence * drawings as f64).ceil() as usize - 1;
     Mean {
         mean: mean(logarithms.iter().sum()),
         upper: mean(sums[place]),
@@ -53,17 +50,6 @@ fn drawn(mut number: usize, logarithms: &[f64]) -> f64 {
     sum
 }
 
-/// The value that a share of all values do not exceed: one of them, at the nearest rank.
-///
-/// # Panics
-/// If there are none.
-pub fn nearest_rank(values: &[u64], share: f64) -> u64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted[rank.clamp(1, sorted.len()) - 1]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,14 +60,14 @@ mod tests {
 
     #[test]
     fn one_pair_is_its_own_bound() {
-        let mean = mean_of(&[1.25]);
+        let mean = mean_of(&[1.25], 0.95);
         [mean.mean, mean.upper, mean.lower].into_iter().for_each(|value| near(value, 1.25));
     }
 
     #[test]
     fn two_pairs_have_four_drawings() {
         // 1 1, 1 4, 4 1, 4 4: means 1, 2, 2, 4; 95 % of four is all of them.
-        let mean = mean_of(&[1.0, 4.0]);
+        let mean = mean_of(&[1.0, 4.0], 0.95);
         near(mean.mean, 2.0);
         near(mean.upper, 4.0);
         near(mean.lower, 1.0);
@@ -91,12 +77,12 @@ mod tests {
     fn five_pairs_are_bounded_by_the_binomial_distribution() {
         // One of five is 32, the others 1: a drawing has it k times with 5-over-k × 4^(5-k) of 3,125 chances:
         // 1,024, 1,280, 640, 160, 20, 1. Up to k = 2 there are 2,944 (94.2 %), up to k = 3 3,104 (99.3 %).
-        let mean = mean_of(&[1.0, 1.0, 32.0, 1.0, 1.0]);
+        let mean = mean_of(&[1.0, 1.0, 32.0, 1.0, 1.0], 0.95);
         near(mean.mean, 2.0);
         near(mean.upper, 8.0);
         near(mean.lower, 1.0);
         // The other way round the lower bound is what the upper one was.
-        let mean = mean_of(&[1.0 / 32.0, 1.0, 1.0, 1.0, 1.0]);
+        let mean = mean_of(&[1.0 / 32.0, 1.0, 1.0, 1.0, 1.0], 0.95);
         near(mean.upper, 1.0);
         near(mean.lower, 1.0 / 8.0);
     }
@@ -104,19 +90,18 @@ mod tests {
     #[test]
     fn the_order_of_pairs_does_not_matter() {
         let (one, other) =
-            (mean_of(&[0.97, 1.01, 1.04, 1.00, 1.03]), mean_of(&[1.04, 1.03, 0.97, 1.00, 1.01]));
+            (mean_of(&[0.97, 1.01, 1.04, 1.00, 1.03], 0.95), mean_of(&[1.04, 1.03, 0.97, 1.00, 1.01], 0.95));
         near(one.mean, other.mean);
         near(one.upper, other.upper);
         assert!(one.lower < one.mean && one.mean < one.upper && one.upper < 1.04);
     }
 
     #[test]
-    fn the_nearest_rank_is_a_value_that_was_there() {
-        let thousand: Vec<u64> = (1..=1_000).rev().collect();
-        assert_eq!(nearest_rank(&thousand, 0.99), 990);
-        assert_eq!(nearest_rank(&thousand, 0.5), 500);
-        assert_eq!(nearest_rank(&thousand, 1.0), 1_000);
-        assert_eq!(nearest_rank(&[7], 0.99), 7);
-        assert_eq!(nearest_rank(&[1, 2, 3], 0.0), 1);
+    fn both_bounds_at_975_permille_leave_the_middle_95_percent() {
+        let ratios = [0.5, 0.6, 0.7, 0.8, 0.9];
+        let Mean { mean, upper, lower } = mean_of(&ratios, 0.975);
+        let wider = mean_of(&ratios, 0.95);
+        assert!(0.5 < lower && lower < wider.lower && wider.lower < mean, "{lower} {mean}");
+        assert!(mean < wider.upper && wider.upper < upper && upper < 0.9, "{mean} {upper}");
     }
 }
