@@ -297,7 +297,7 @@ impl Subscriber {
         stream.freshness.on_frame(head, receipt, applied);
         let session = stream.session_mut().expect("frames come in sessions");
         if session.consume(header, &self.settings, now) {
-            self.acknowledge(id);
+            self.acknowledge(id, now);
         }
     }
 

@@ -65,7 +65,7 @@ pub struct SubscriberSettings {
     pub backlog_frames_max: usize,
     /// Consumed bytes that are acknowledged at once.
     pub ack_bytes: u32,
-    /// Longest time that progress is not acknowledged.
+    /// Longest time that progress is not acknowledged, and least time between two ACKs that give little credit.
     pub ack_wait: Duration,
     /// Changes that are applied in one go; a frame with more is applied in steps of as many.
     pub changes_per_step: usize,
