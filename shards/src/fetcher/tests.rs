@@ -1,4 +1,5 @@
 mod answers;
+mod flow;
 mod guard;
 mod lines;
 mod model;

@@ -78,6 +78,24 @@ struct Stream {
     flow: Option<Flow>,
     /// Whether the room has ended it; its source may go on for a while.
     is_over: bool,
+    /// Whether it ended by a cancel, of which its source does not know yet.
+    is_cancelled: bool,
+}
+
+impl Stream {
+    /// Bytes that its source may still send, whatever the room thinks of it.
+    fn may_send(&self) -> u64 {
+        let length = |index: usize| length(key_of(&self.authorize.residences[index].block));
+        let all = 0..self.authorize.residences.len();
+        match (self.is_over && !self.is_cancelled, self.is_answered) {
+            (true, _) => 0,
+            (false, false) => all.map(length).sum(),
+            (false, true) => {
+                let flowing = self.flow.as_ref().map(|flow| usize::from(flow.index));
+                self.due.iter().map(|index| usize::from(*index)).chain(flowing).map(length).sum()
+            }
+        }
+    }
 }
 
 struct Begun {
@@ -229,8 +247,11 @@ impl World {
                     let stream = self.over(connection, operation);
                     assert!(stream.due.is_empty() && stream.flow.is_none(), "everything granted has come");
                 }
-                FetcherEffect::Cancel { connection, operation }
-                | FetcherEffect::Forget { connection, operation } => {
+                FetcherEffect::Cancel { connection, operation } => {
+                    self.over(connection, operation);
+                    self.streams.get_mut(&operation.number).expect("just seen").is_cancelled = true;
+                }
+                FetcherEffect::Forget { connection, operation } => {
                     self.over(connection, operation);
                 }
                 FetcherEffect::Close { connection, .. } => {
@@ -306,6 +327,7 @@ impl World {
             is_answered: false,
             flow: None,
             is_over: false,
+            is_cancelled: false,
         };
         let number = stream.authorize.operation.number;
         if stream.authorize.transport == Transport::Shm {
@@ -314,6 +336,9 @@ impl World {
         assert!(self.streams.insert(number, stream).is_none());
         let live = |stream: &&Stream| stream.connection == connection && !stream.is_over;
         assert!(self.streams.values().filter(live).count() <= self.settings.operations_max);
+        // What is charged, and what may really come: of operations that nobody wants, too.
+        let coming: u64 = self.streams.values().map(Stream::may_send).sum();
+        assert!(coming <= self.room.bytes_outstanding(), "{coming} bytes may come");
         assert!(self.room.bytes_outstanding() <= self.settings.bytes_max.max(SLOT as u64));
     }
 
@@ -513,6 +538,15 @@ impl World {
         }
     }
 
+    /// A source hears of a cancel.
+    fn end_cancelled(&mut self) {
+        let cancelled = self.streams.iter().filter(|(_, stream)| stream.is_cancelled);
+        let cancelled: Vec<u64> = cancelled.map(|(number, _)| *number).collect();
+        if let Some(number) = self.dice.pick(&cancelled) {
+            self.end_stream(number);
+        }
+    }
+
     fn change_members(&mut self) {
         let name = NAMES[self.dice.roll(4) as usize];
         match self.dice.roll(6) {
@@ -612,6 +646,7 @@ impl World {
             (33, Some(number)) if !self.honest && self.dice.one_in(4) => self.violate(number),
             (34, _) if !self.honest && self.dice.one_in(4) => self.change_members(),
             (35, _) if self.dice.one_in(4) => self.change_sharing(),
+            (36..38, _) => self.end_cancelled(),
             _ => self.step(),
         }
         self.room.assert_invariants();
@@ -629,6 +664,9 @@ fn no_wrong_byte_and_each_fetch_ends_once_among_bad_sources() {
             world.step();
         }
         assert!(world.begun.is_empty(), "seed {seed}: every fetch has ended");
+        while world.streams.values().any(|stream| stream.is_cancelled) {
+            world.end_cancelled();
+        }
         assert_eq!(world.room.bytes_outstanding(), 0);
         assert!(world.streams.values().all(|stream| stream.is_over), "every operation has ended");
         assert_eq!(world.shared, world.released, "however it ended, its source has been told");
