@@ -117,7 +117,6 @@ pub fn screen(page: &MetadataPage) -> String {
                 sum(|r| r.service.misses)
             ),
         ),
-        ("egress", egress(page)),
         (
             "saved",
             format!(
@@ -127,7 +126,8 @@ pub fn screen(page: &MetadataPage) -> String {
             ),
         ),
     ];
-    let mut text: String = lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    let egress = (!page.standalone).then(|| ("egress", egress(page)));
+    let mut text: String = lines.into_iter().chain(egress).map(|(name, value)| format!("{name:<12} {value}\n")).collect();
     let mut table = Table::new([
         "shard",
         "sequence",
