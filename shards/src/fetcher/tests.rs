@@ -7,4 +7,5 @@ mod payload;
 mod queue;
 mod rig;
 mod shared;
+mod streams;
 mod trials;

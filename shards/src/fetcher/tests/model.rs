@@ -11,92 +11,15 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Answer, Authorize, FailureCause, FromSource, OperationId, Refusal, Transport};
 
 use super::rig::{ORIGIN, local, member, node};
+use super::streams::*;
 use crate::fetcher::*;
 use crate::members::MemberMap;
 use crate::residents::CopyId;
 use crate::time::Moment;
 
-const SLOT: usize = 64;
 const SLOTS: usize = 48;
 const KEYS: u64 = 40;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    fn one_in(&mut self, sides: u64) -> bool {
-        self.roll(sides) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { Some(of[self.roll(of.len() as u64) as usize]) }
-    }
-}
-
-/// The only right bytes of a block.
-fn truth(key: u64) -> Vec<u8> {
-    let mut dice = Dice(key * 7 + 1);
-    (0..length(key)).map(|_| dice.roll(256) as u8).collect()
-}
-
-fn length(key: u64) -> u64 {
-    1 + key % SLOT as u64
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
-fn key_of(block: &BlockHash) -> u64 {
-    u64::from_le_bytes(*block.0.first_chunk().unwrap())
-}
-
-/// A payload on its way: what the source sends, and how far the driver is.
-struct Flow {
-    index: u16,
-    sends: Vec<u8>,
-    come: usize,
-}
-
-/// A stream as its source and the driver see it.
-struct Stream {
-    connection: ConnectionId,
-    authorize: Authorize,
-    /// Positions that are granted and not served.
-    due: Vec<u16>,
-    granted: Vec<bool>,
-    is_answered: bool,
-    flow: Option<Flow>,
-    /// Whether the room has ended it; its source may go on for a while.
-    is_over: bool,
-    /// Whether it ended by a cancel, of which its source does not know yet.
-    is_cancelled: bool,
-}
-
-impl Stream {
-    /// Bytes that its source may still send, whatever the room thinks of it.
-    fn may_send(&self) -> u64 {
-        let length = |index: usize| length(key_of(&self.authorize.residences[index].block));
-        let all = 0..self.authorize.residences.len();
-        match (self.is_over && !self.is_cancelled, self.is_answered) {
-            (true, _) => 0,
-            (false, false) => all.map(length).sum(),
-            (false, true) => {
-                let flowing = self.flow.as_ref().map(|flow| usize::from(flow.index));
-                self.due.iter().map(|index| usize::from(*index)).chain(flowing).map(length).sum()
-            }
-        }
-    }
-}
 
 struct Begun {
     key: u64,
@@ -378,7 +301,9 @@ impl World {
 
     fn answer(&mut self, number: u64) {
         let stream = &self.streams[&number];
-        if stream.is_answered && (self.honest || !self.dice.one_in(50)) {
+        // What was answered twice would be sent twice, if anybody listened.
+        let may_repeat = !self.honest && !stream.is_over && self.dice.one_in(50);
+        if stream.is_answered && !may_repeat {
             return;
         }
         let wanted = stream.authorize.residences.clone();
