@@ -375,7 +375,7 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--breaker", "0"], &["--breaker 0", "standalone"]),
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
         (&["--receive-rate", "8mib"], &["--receive-rate 8mib", "standalone"]),
-        (&["--egress-rate", "0"], &["--egress-rate 0b", "standalone"]),
+        (&["--egress-rate", "0"], &["--egress-rate 0", "standalone"]),
         (&["--visibility-samples", "9"], &["--visibility-samples 9", "standalone"]),
         (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
         (&["--etcd", "http://a:1", "--cluster", "c"], &["--etcd", "add --peer-addr"]),

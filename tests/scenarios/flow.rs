@@ -112,7 +112,7 @@ fn a_source_sends_no_more_than_its_egress_rate_and_shares_it_out() {
     assert!(lending.egress_paced_us > 500_000, "{lending:?}");
     assert_eq!(lending.egress_refused(), 0, "all of it could come in time");
     let said = orbitkv(&["status", "--http", source.http()]);
-    assert!(said.code == Some(0) && said.stdout.contains("8 MiB a second"), "{said:#?}");
+    assert!(said.code == Some(0) && said.stdout.contains("8.00 MiB a second"), "{said:#?}");
     let metrics = http_text(source.http(), "/metrics");
     assert!(metrics.contains("orbitkv_flow_paced_us_total{shard=\"0\",kind=\"send\"}"), "{metrics}");
     await_nothing_lent(&source);

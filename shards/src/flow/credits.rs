@@ -114,12 +114,6 @@ impl<H: Copy + Debug + Ord> Credits<H> {
         self.expired_bytes
     }
 
-    /// The window.
-    #[must_use]
-    pub fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
-    }
-
     /// Holders.
     #[must_use]
     pub fn holders(&self) -> usize {

@@ -154,12 +154,6 @@ impl PacedTime {
         }
     }
 
-    /// Whether something waits.
-    #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        self.since.is_some()
-    }
-
     /// In all, up to the last end.
     #[must_use]
     pub fn total(&self) -> Duration {
