@@ -127,7 +127,8 @@ pub fn screen(page: &MetadataPage) -> String {
         ),
     ];
     let egress = (!page.standalone).then(|| ("egress", egress(page)));
-    let mut text: String = lines.into_iter().chain(egress).map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    let mut text: String =
+        lines.into_iter().chain(egress).map(|(name, value)| format!("{name:<12} {value}\n")).collect();
     let mut table = Table::new([
         "shard",
         "sequence",

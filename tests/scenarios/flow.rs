@@ -98,9 +98,9 @@ fn a_source_sends_no_more_than_its_egress_rate_and_shares_it_out() {
     assert_rate_kept(&samples);
     // While both were waiting neither had more than twice what the other had.
     let half = all / 2;
-    let both = samples.iter().filter(|sample| {
-        sample.fetched.iter().all(|bytes| (half / 8..half - half / 8).contains(bytes))
-    });
+    let both = samples
+        .iter()
+        .filter(|sample| sample.fetched.iter().all(|bytes| (half / 8..half - half / 8).contains(bytes)));
     let both: Vec<&Sample> = both.collect();
     if let (Some(begin), Some(end)) = (both.first(), both.last()) {
         let got = [0, 1].map(|reader| end.fetched[reader] - begin.fetched[reader]);

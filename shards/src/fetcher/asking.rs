@@ -77,7 +77,11 @@ impl Fetcher {
         let outstanding = self.window.in_use_bytes();
         let room = bytes_max.saturating_sub(outstanding);
         let is_due = self.is_worth_asking(&self.lines[&line], room);
-        if is_due && self.fits_core(outstanding, self.bytes_of(turn)) { Next::Of(line) } else { Next::Nothing }
+        if is_due && self.fits_core(outstanding, self.bytes_of(turn)) {
+            Next::Of(line)
+        } else {
+            Next::Nothing
+        }
     }
 
     /// Until when the rate keeps a source from being asked, if it does.

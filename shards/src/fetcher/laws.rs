@@ -99,7 +99,11 @@ impl Fetcher {
                 parts.filter(|part| part.stage != Stage::Over).map(|part| part.bytes).collect();
             let draining = self.draining.iter().filter(|(_, of)| of.line == *id);
             let drains: u64 = draining.clone().map(|(number, _)| self.window.held_by(*number)).sum();
-            assert_eq!(line.bytes, open.iter().sum::<u64>() + drains, "every byte on its way is charged once");
+            assert_eq!(
+                line.bytes,
+                open.iter().sum::<u64>() + drains,
+                "every byte on its way is charged once"
+            );
             let is_alone = open.len() + draining.clone().count() == 1;
             assert!(line.bytes <= self.settings.source_bytes_max || is_alone, "a large block goes alone");
             bytes += line.bytes;

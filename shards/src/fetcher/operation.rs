@@ -126,7 +126,8 @@ impl Fetcher {
     pub(super) fn on_drained(&mut self, connection: ConnectionId, operation: OperationId) {
         let OperationId { origin, number } = operation;
         let known = self.draining.get(&number).filter(|_| origin == self.origin);
-        let Some(Draining { line, .. }) = known.copied().filter(|known| known.connection == connection) else {
+        let Some(Draining { line, .. }) = known.copied().filter(|known| known.connection == connection)
+        else {
             return;
         };
         self.draining.remove(&number);

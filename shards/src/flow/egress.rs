@@ -151,10 +151,8 @@ impl Egress {
                 wakes_at: None,
             },
         };
-        let figures = EgressFigures {
-            rate: rate.map_or(0, Rate::bytes_a_second),
-            ..EgressFigures::default()
-        };
+        let figures =
+            EgressFigures { rate: rate.map_or(0, Rate::bytes_a_second), ..EgressFigures::default() };
         Egress { flows: HashMap::new(), flows_made: 0, order, listed_bytes: 0, figures }
     }
 

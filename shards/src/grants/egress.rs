@@ -32,7 +32,8 @@ impl Grants {
     pub(super) fn egress_for(&self, node: NodeId, transport: Transport, time: Duration) -> Option<Sendable> {
         // Over shared memory nothing is sent.
         let rate = self.settings.egress.filter(|_| transport == Transport::Quic)?;
-        let shares = |(other, account): (&NodeId, &super::Account)| *other != node && account.bytes.in_use() > 0;
+        let shares =
+            |(other, account): (&NodeId, &super::Account)| *other != node && account.bytes.in_use() > 0;
         let others = self.accounts.iter().filter(|entry| shares(*entry)).count();
         Some(Sendable { rate, bytes_in_time: rate.bytes_in(time), nodes: 1 + others as u64 })
     }

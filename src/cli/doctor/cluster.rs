@@ -389,10 +389,7 @@ mod tests {
         let table: [(Change, &[(&str, Severity)]); 16] = [
             (|_| {}, &[]),
             (|p| p.lending.egress_refused_later = 1, &[("egress-full", Severity::Notice)]),
-            (
-                |p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9),
-                &[],
-            ),
+            (|p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9), &[]),
             (
                 |p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 10),
                 &[("egress-full", Severity::Notice)],

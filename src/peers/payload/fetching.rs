@@ -15,7 +15,8 @@ use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{
-    FrameError, FromRequester, OperationId, Part, Splitter, StopCause, append_authorize, append_from_requester,
+    FrameError, FromRequester, OperationId, Part, Splitter, StopCause, append_authorize,
+    append_from_requester,
 };
 
 use super::super::close_code;
@@ -232,19 +233,15 @@ impl Payload {
         id: ConnectionId,
         operation: OperationId,
     ) -> Option<(StreamId, &mut FetchStream)> {
-        let Link::Fetching { streams, .. } = self.links.get_mut(self.fetching.get(&id)?)? else { return None };
+        let Link::Fetching { streams, .. } = self.links.get_mut(self.fetching.get(&id)?)? else {
+            return None;
+        };
         let mut of_it = streams.iter_mut().filter(|(_, stream)| stream.asked.operation == operation);
         of_it.next().map(|(id, stream)| (*id, stream))
     }
 
     /// Says something urgent of an operation.
-    fn tell(
-        &mut self,
-        id: ConnectionId,
-        asked: Asked,
-        word: FromRequester,
-        around: &mut Surroundings<'_>,
-    ) {
+    fn tell(&mut self, id: ConnectionId, asked: Asked, word: FromRequester, around: &mut Surroundings<'_>) {
         let Some(&connection) = self.fetching.get(&id) else { return };
         let Some(Link::Fetching { control, .. }) = self.links.get_mut(&connection) else { return };
         let mut frame = Vec::new();

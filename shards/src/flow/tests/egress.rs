@@ -101,7 +101,6 @@ struct World {
     longest: Duration,
     queued: u64,
     dropped: u64,
-    aged: u64,
 }
 
 impl World {
@@ -119,7 +118,6 @@ impl World {
             longest: Duration::ZERO,
             queued: 0,
             dropped: 0,
-            aged: 0,
             dice,
         }
     }

@@ -297,9 +297,8 @@ fn what_a_rate_would_not_send_in_time_is_busy_and_each_node_has_its_share() {
     }
     let here: Vec<ExactResidence> =
         (0..12).map(|number| rig.live(0, number, Medium::Dram).unwrap()).collect();
-    let granted = |answers: &[Answer]| {
-        answers.iter().filter(|answer| matches!(answer, Answer::Granted { .. })).count()
-    };
+    let granted =
+        |answers: &[Answer]| answers.iter().filter(|answer| matches!(answer, Answer::Granted { .. })).count();
     let (_, answers) = rig.answers(1, Transport::Quic, &here);
     assert_eq!(granted(&answers), 8, "{answers:?}");
     let Some(Answer::Busy { retry_after_ms }) = answers.last() else { panic!("{answers:?}") };
