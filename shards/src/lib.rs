@@ -8,6 +8,7 @@ pub mod drop_memory;
 pub mod eviction;
 pub mod fence;
 pub mod fetcher;
+pub mod flow;
 pub mod grants;
 pub mod index;
 pub mod inventory;

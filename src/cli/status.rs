@@ -7,7 +7,7 @@ use clap::Args;
 use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
-use crate::control::report::SsdState;
+use crate::control::report::{LendingReport, SsdState};
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
 
@@ -46,6 +46,21 @@ fn place(page: &MetadataPage) -> String {
         (false, Some(epoch), "") => format!("{} with epoch {epoch}", membership.validity),
         (false, _, "") => membership.validity.clone(),
         (false, _, detail) => format!("{}: {detail}", membership.validity),
+    }
+}
+
+/// What may be sent to peers, and what waits to be.
+fn egress(page: &MetadataPage) -> String {
+    let peers = page.shards.iter().filter_map(|report| report.peers.as_ref());
+    let sum = |of: fn(&LendingReport) -> u64| peers.clone().map(|peers| of(&peers.lending)).sum::<u64>();
+    match sum(|lending| lending.egress_rate) {
+        0 => "as fast as the line takes it".to_owned(),
+        rate => format!(
+            "{} a second, {} wait, {} blocks refused",
+            rounded(rate),
+            rounded(sum(|lending| lending.egress_waiting_bytes)),
+            sum(LendingReport::egress_refused)
+        ),
     }
 }
 
@@ -111,7 +126,9 @@ pub fn screen(page: &MetadataPage) -> String {
             ),
         ),
     ];
-    let mut text: String = lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    let egress = (!page.standalone).then(|| ("egress", egress(page)));
+    let mut text: String =
+        lines.into_iter().chain(egress).map(|(name, value)| format!("{name:<12} {value}\n")).collect();
     let mut table = Table::new([
         "shard",
         "sequence",

@@ -1,6 +1,7 @@
 //! From what a core says of itself to what an operator reads.
 
 use orbitkv_shards::fetcher::BreakerStanding;
+use orbitkv_shards::flow::egress::Urgency;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
 use orbitkv_wire::inventory::Kind;
@@ -208,6 +209,14 @@ fn lending(report: &peers::PayloadReport) -> LendingReport {
         expired: grants.expired,
         cancelled: grants.cancelled,
         cut_off: grants.cut_off,
+        egress_rate: report.egress.rate,
+        egress_bytes: report.egress.sent_bytes,
+        egress_waiting_bytes: report.egress.waiting_bytes,
+        egress_paced_us: micros(report.egress.paced),
+        egress_aged: report.egress.aged,
+        egress_refused_urgent: grants.busy_for_egress[Urgency::Urgent as usize],
+        egress_refused_soon: grants.busy_for_egress[Urgency::Soon as usize],
+        egress_refused_later: grants.busy_for_egress[Urgency::Later as usize],
     }
 }
 
@@ -242,6 +251,9 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         breaker_opens: fetcher.breaker_opens,
         breaker_probes: fetcher.breaker_probes,
         breaker_refusals: fetcher.breaker_refusals,
+        queued_bytes: fetcher.bytes_queued,
+        draining_bytes: fetcher.bytes_draining,
+        paced_us: micros(fetcher.paced),
     }
 }
 

@@ -308,6 +308,28 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_payload_shm_bytes", "Payload bytes between nodes that came over shared memory", |r| {
         of_peers(r, |p| by("kind", [("lent", p.lending.lent_shm_bytes), ("fetched", p.fetching.shm_bytes)]))
     }),
+    counter("orbitkv_egress_bytes", "Bytes of payload streams given to the network", |r| {
+        of_peers(r, |p| one(p.lending.egress_bytes))
+    }),
+    level("orbitkv_egress_rate_bytes", "Bytes a second that may be sent to peers; 0 for no bound", |r| {
+        of_peers(r, |p| one(p.lending.egress_rate))
+    }),
+    level("orbitkv_flow_waiting_bytes", "Payload bytes that wait to be sent, or to be asked for", |r| {
+        of_peers(r, |p| {
+            let (send, ask) = (p.lending.egress_waiting_bytes, p.fetching.queued_bytes);
+            by("kind", [("send", send), ("ask", ask), ("draining", p.fetching.draining_bytes)])
+        })
+    }),
+    counter("orbitkv_flow_paced_us", "Time in which payload waited for a rate alone, microseconds", |r| {
+        of_peers(r, |p| by("kind", [("send", p.lending.egress_paced_us), ("ask", p.fetching.paced_us)]))
+    }),
+    counter("orbitkv_egress_refused", "Blocks refused for want of egress, by when they were due", |r| {
+        of_peers(r, |p| {
+            let lending = &p.lending;
+            let (urgent, soon) = (lending.egress_refused_urgent, lending.egress_refused_soon);
+            by("kind", [("urgent", urgent), ("soon", soon), ("later", lending.egress_refused_later)])
+        })
+    }),
     counter("orbitkv_plans", "Batches of blocks from peers, by why they have the plan they have", |r| {
         of_peers(r, |p| by("reason", p.planning.by_reason()))
     }),

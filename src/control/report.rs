@@ -414,6 +414,30 @@ pub struct LendingReport {
     pub cancelled: u64,
     /// Operations that ended with a connection, a member or our lease, counter.
     pub cut_off: u64,
+    /// What this core may send to peers over the network in bytes a second; 0 is as fast as the line takes it.
+    pub egress_rate: u64,
+    /// Bytes given to the network, counter.
+    pub egress_bytes: u64,
+    /// Bytes that wait to be.
+    pub egress_waiting_bytes: u64,
+    /// Microseconds in which bytes waited for the rate alone, counter.
+    pub egress_paced_us: u64,
+    /// Pieces that went before others because they had waited too long, counter.
+    pub egress_aged: u64,
+    /// Of the blocks refused as busy, those that would not have been sent in time: due within 100 ms, counter.
+    pub egress_refused_urgent: u64,
+    /// The same, due within a second.
+    pub egress_refused_soon: u64,
+    /// The same, due later.
+    pub egress_refused_later: u64,
+}
+
+impl LendingReport {
+    /// Blocks that would not have been sent in time.
+    #[must_use]
+    pub fn egress_refused(&self) -> u64 {
+        self.egress_refused_urgent + self.egress_refused_soon + self.egress_refused_later
+    }
 }
 
 /// Fetches of a core from peers, counters unless said otherwise.
@@ -476,6 +500,12 @@ pub struct FetchingReport {
     pub breaker_probes: u64,
     /// Routes passed over because their peer is left alone.
     pub breaker_refusals: u64,
+    /// Payload bytes that wait to be asked for, a level.
+    pub queued_bytes: u64,
+    /// Payload bytes that nobody wants any more and that may still come, a level.
+    pub draining_bytes: u64,
+    /// Microseconds in which something waited to be asked for because of the rate alone.
+    pub paced_us: u64,
 }
 
 /// Whether a core asks a shard of a peer.

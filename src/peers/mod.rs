@@ -38,7 +38,7 @@ use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
 use lookup::LookupBuffer;
-use payload::{Payload, Surroundings};
+use payload::{Payload, PayloadSettings, Surroundings};
 use samples::Samples;
 
 pub use life::{LifeLetter, Neighbours};
@@ -137,10 +137,13 @@ impl Peers {
                 shard,
                 arena,
                 sockets,
-                settings.slice_bytes,
-                settings.endpoint.payload.receive_pool_bytes,
-                settings.routing,
-                settings.guard,
+                PayloadSettings {
+                    slice_bytes: settings.slice_bytes,
+                    window_bytes: settings.endpoint.payload.receive_pool_bytes,
+                    rates: settings.rates.of_shard(shard.0, local.shards),
+                    routing: settings.routing,
+                    guard: settings.guard,
+                },
             ),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),

@@ -1,6 +1,9 @@
 //! Bounds of a core's part in the cluster: the node's, split over its shards (chapter 2.10).
 
+use std::time::Duration;
+
 use orbitkv_native::quic::{EndpointSettings, NodeKey, PurposeSettings};
+use orbitkv_shards::flow::pacing::Rate;
 use orbitkv_shards::index::IndexSettings;
 use orbitkv_shards::inventory::publisher::{BoundsRefused, NodeBounds, PublisherSettings};
 use orbitkv_shards::inventory::subscriber::SubscriberSettings;
@@ -9,7 +12,7 @@ use orbitkv_shards::members::Local;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
-use crate::settings::{ClusterSettings, NodeSettings, PeerGuard};
+use crate::settings::{ClusterSettings, NodeSettings, PeerGuard, PeerRates};
 
 /// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
 /// find no room and are reported as missing coverage.
@@ -30,6 +33,13 @@ const PAYLOAD_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Payload connections that a core fetches on at once.
 pub(super) const PAYLOAD_CONNECTIONS_PLANNED: u64 = 8;
+
+/// Time whose worth of a core's egress rate a connection may have in the transport: what a reader that stood still lets
+/// go at once, beside the rate.
+const SEND_WINDOW_TIME: Duration = Duration::from_millis(100);
+
+/// Least send window of a payload connection in bytes.
+const SEND_WINDOW_BYTES_MIN: u64 = 256 * 1024;
 
 /// The bounds do not fit together.
 pub type SettingsRefused = BoundsRefused;
@@ -57,6 +67,8 @@ pub struct PeersSettings {
     pub routing: Mode,
     /// How peers that fail are treated.
     pub guard: PeerGuard,
+    /// How fast the node's payload may go; a core has its share.
+    pub rates: PeerRates,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
     /// Samples of each kind a core has room for, for whoever measures visibility; 0 for none.
@@ -102,6 +114,10 @@ impl PeersSettings {
                 receive_window_bytes: payload_window,
                 stream_window_bytes: payload_window,
                 receive_pool_bytes: pool_bytes,
+                send_window_bytes: send_window(
+                    defaults.payload.send_window_bytes,
+                    cluster.rates.of_shard(0, settings.shards)[1],
+                ),
                 ..defaults.payload
             },
             accepted_window_bytes: ACCEPTED_WINDOW_BYTES,
@@ -117,6 +133,7 @@ impl PeersSettings {
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
             guard: cluster.guard,
+            rates: cluster.rates,
             visibility_samples: cluster.visibility_samples,
             routing: cluster.routing,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
@@ -129,6 +146,13 @@ impl PeersSettings {
     pub fn queue_bytes(shards: u16, receive_slice_bytes: u64) -> u64 {
         2 * bounds(shards, receive_slice_bytes).queue_bytes as u64 / u64::from(shards)
     }
+}
+
+/// The send window of a payload connection: no more than it takes to keep to a rate.
+fn send_window(most_bytes: u64, egress: Option<Rate>) -> u64 {
+    egress.map_or(most_bytes, |rate| {
+        rate.bytes_in(SEND_WINDOW_TIME).clamp(SEND_WINDOW_BYTES_MIN.min(most_bytes), most_bytes)
+    })
 }
 
 /// What a node may spend on publishing. A node that takes little in at a time has little under way, too.

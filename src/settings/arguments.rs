@@ -235,6 +235,16 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SIZE", env = "ORBITKV_RECEIVE_BUDGET", help_heading = "Peers")]
     pub receive_budget: Option<ByteSize>,
 
+    /// Payload bytes a second that are asked of peers over the network, e.g. 1gib; at least 64kib a shard; 0 is as fast
+    /// as they answer  [default: 0]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_RECEIVE_RATE", help_heading = "Peers")]
+    pub receive_rate: Option<ByteSize>,
+
+    /// Payload bytes a second that are sent to peers over the network; at least 64kib a shard; 0 is as fast as the line
+    /// takes them  [default: 0]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_EGRESS_RATE", help_heading = "Peers")]
+    pub egress_rate: Option<ByteSize>,
+
     /// Transports to peers: shared memory with nodes of this host and user, quic  [default: shm,quic]
     #[arg(long, value_name = "LIST", env = "ORBITKV_TRANSPORTS", help_heading = "Peers")]
     pub transports: Option<String>,
@@ -319,6 +329,8 @@ impl NodeArgs {
             retry_percent: self.retry_percent.or(below.retry_percent),
             route_policy: self.route_policy.or(below.route_policy),
             receive_budget: self.receive_budget.or(below.receive_budget),
+            receive_rate: self.receive_rate.or(below.receive_rate),
+            egress_rate: self.egress_rate.or(below.egress_rate),
             visibility_samples: self.visibility_samples.or(below.visibility_samples),
         }
     }
@@ -339,6 +351,8 @@ impl NodeArgs {
             ("--metadata-empty-scope", self.metadata_empty_scope.map(|empty| empty.to_string())),
             ("--index-budget", self.index_budget.map(|size| size.to_string())),
             ("--receive-budget", self.receive_budget.map(|size| size.to_string())),
+            ("--receive-rate", self.receive_rate.map(|size| size.to_string())),
+            ("--egress-rate", self.egress_rate.map(|size| size.to_string())),
             ("--coalesce", self.coalesce.map(|span| span.to_string())),
             ("--transports", self.transports.clone()),
             ("--call-budget", self.call_budget.map(|span| span.to_string())),

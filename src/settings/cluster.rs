@@ -10,6 +10,7 @@ use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
 
 use super::etcd::{EtcdFiles, EtcdSettings};
+use super::flow::{PeerRates, rates};
 use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
 use super::{NodeArgs, RoutePolicy, SettingsError, check_share};
@@ -52,6 +53,8 @@ pub struct ClusterSettings {
     pub shares_memory: bool,
     /// How peers that fail are treated.
     pub guard: PeerGuard,
+    /// How fast payload may go.
+    pub rates: PeerRates,
     /// Samples of publications and of installs that each core keeps, for whoever measures; 0 for none.
     pub visibility_samples: u32,
     /// How it is chosen which node is asked for a block.
@@ -117,6 +120,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
         guard: guard(args)?,
+        rates: rates(args, shards)?,
         visibility_samples: visibility_samples(args)?,
         routing: routing(args),
     }))

@@ -82,6 +82,8 @@ const STABLE: [&str; 39] = [
     "http-token-file",
     "engine-uid",
     "receive-budget",
+    "receive-rate",
+    "egress-rate",
     "config",
 ];
 
@@ -275,6 +277,7 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
+            "receive-rate" | "egress-rate" => "\"64mib\"",
             "coalesce" | "audit" | "call-budget" | "breaker-pause" => "\"1ms\"",
             "breaker" | "breaker-calls" | "retry-percent" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
@@ -371,6 +374,8 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--transports", "quic"], &["--transports quic", "standalone"]),
         (&["--breaker", "0"], &["--breaker 0", "standalone"]),
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
+        (&["--receive-rate", "8mib"], &["--receive-rate 8mib", "standalone"]),
+        (&["--egress-rate", "0"], &["--egress-rate 0", "standalone"]),
         (&["--visibility-samples", "9"], &["--visibility-samples 9", "standalone"]),
         (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
         (&["--etcd", "http://a:1", "--cluster", "c"], &["--etcd", "add --peer-addr"]),
@@ -411,6 +416,8 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--visibility-samples", "65537"], &["--visibility-samples 65537", "at most 65536"]),
         (&["--index-budget", "1kib"], &["--index-budget 1kib", "at least 1mib"]),
         (&["--receive-budget", "4mib", "--shards", "2"], &["--receive-budget", "16mib for 2 shards"]),
+        (&["--egress-rate", "10kib"], &["--egress-rate 10kib", "at least 64kib", "raise --egress-rate"]),
+        (&["--receive-rate", "64kib", "--shards", "2"], &["--receive-rate", "128kib for 2 shards"]),
         (&["--metadata-namespace", "llama"], &["--metadata-namespace llama", "64 lowercase hex"]),
         (
             &["--metadata-namespace", "llama", "--metadata-empty-scope"],

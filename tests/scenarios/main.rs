@@ -9,6 +9,7 @@ mod doubts;
 mod drill;
 mod engine;
 mod faults;
+mod flow;
 mod harness;
 mod identity;
 mod local_cluster;

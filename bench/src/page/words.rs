@@ -159,6 +159,7 @@ const GATES: &[(&str, &str, &str)] = &[
         "Longest time after a deadline until the peer no longer keeps blocks ready for who gave up",
         "ms",
     ),
+    ("pacing_missed", "Blocks that did not come while what a source sends was bounded, or was not", ""),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
 ];
 
@@ -204,6 +205,9 @@ pub fn benchmark(name: &str) -> &'static str {
         "isolation" => "Whether changes that other nodes tell slow down the server that works with a node.",
         "routing" => {
             "How soon a request has its blocks when two peers have them and one is held back: sources chosen by a plan against a fixed order."
+        }
+        "pacing" => {
+            "What a bound on what a node sends does for a reader of single blocks, while another reads all it can."
         }
         "resilience" => {
             "What each protection against failing peers costs while nothing fails, and what it gains while a peer is stopped."

@@ -7,7 +7,7 @@
 
 mod figures;
 mod rows;
-mod stage;
+pub mod stage;
 
 use std::process::ExitCode;
 

@@ -224,7 +224,9 @@ impl Fetcher {
     /// The source's end of an operation's stream has come. Nothing of it is read or written any more.
     pub fn on_stream_over(&mut self, connection: ConnectionId, operation: OperationId, end: StreamEnd) {
         // An operation that ended before is expected to come here.
-        let Some(number) = self.number_of(connection, operation) else { return };
+        let Some(number) = self.number_of(connection, operation) else {
+            return self.on_drained(connection, operation);
+        };
         if self.comes_over(number, Transport::Shm) {
             return self.on_telling_over(number, end);
         }

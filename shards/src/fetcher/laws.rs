@@ -97,8 +97,14 @@ impl Fetcher {
             let parts = line.operations.iter().flat_map(|number| &self.operations[number].parts);
             let open: Vec<u64> =
                 parts.filter(|part| part.stage != Stage::Over).map(|part| part.bytes).collect();
-            assert_eq!(line.bytes, open.iter().sum::<u64>(), "every byte on its way is charged once");
-            let is_alone = open.len() == 1;
+            let draining = self.draining.iter().filter(|(_, of)| of.line == *id);
+            let drains: u64 = draining.clone().map(|(number, _)| self.window.held_by(*number)).sum();
+            assert_eq!(
+                line.bytes,
+                open.iter().sum::<u64>() + drains,
+                "every byte on its way is charged once"
+            );
+            let is_alone = open.len() + draining.clone().count() == 1;
             assert!(line.bytes <= self.settings.source_bytes_max || is_alone, "a large block goes alone");
             bytes += line.bytes;
             let queued: u64 = line.queue.iter().map(|turn| self.bytes_of(*turn)).sum();
@@ -116,7 +122,10 @@ impl Fetcher {
         assert_eq!(self.to_dial.iter().collect::<BTreeSet<_>>().len(), self.to_dial.len());
         let operations = self.lines.values().map(|line| line.operations.len()).sum::<usize>();
         assert_eq!(self.operations.len(), operations, "every operation is of a line");
-        assert_eq!(self.bytes_outstanding, bytes, "every byte on its way is charged once");
-        assert!(bytes <= self.settings.bytes_max || self.operations.len() == 1, "a large block goes alone");
+        assert_eq!(self.window.in_use_bytes(), bytes, "every byte on its way is charged once");
+        let holders = self.operations.len() + self.draining.len();
+        assert_eq!(self.window.holders(), holders, "who holds a credit was asked and has not ended");
+        assert!(self.draining.keys().all(|number| !self.operations.contains_key(number)));
+        assert!(bytes <= self.settings.bytes_max || holders == 1, "a large block goes alone");
     }
 }

@@ -42,6 +42,8 @@ use orbitkv_wire::identity::{Incarnation, Medium, NodeId};
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::Transport;
 
+use crate::flow::credits::Credits;
+use crate::flow::pacing::{PacedTime, Pacer};
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
@@ -49,7 +51,7 @@ use crate::time::Moment;
 
 use guard::Guard;
 use lines::{Line, LineId};
-use operation::Operation;
+use operation::{Draining, Operation};
 use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
@@ -100,7 +102,15 @@ pub struct Fetcher {
     to_dial: VecDeque<LineId>,
     operations: BTreeMap<u64, Operation>,
     operations_made: u64,
-    bytes_outstanding: u64,
+    /// Operations that nobody wants and whose streams have not ended: what they were asked for may still come.
+    draining: BTreeMap<u64, Draining>,
+    /// Bytes that are asked for and may still come, by operation.
+    window: Credits<u64>,
+    /// What may be asked for in time, if a rate is kept.
+    pacer: Option<Pacer>,
+    paced: PacedTime,
+    /// When what waits for the rate may be asked for.
+    paced_until: Option<Moment>,
     guard: Guard,
 
     /// Until when it is known what sources have said: what came later may not be read yet.
@@ -144,7 +154,11 @@ impl Fetcher {
             to_dial: VecDeque::new(),
             operations: BTreeMap::new(),
             operations_made: 0,
-            bytes_outstanding: 0,
+            draining: BTreeMap::new(),
+            window: Credits::new(settings.bytes_max),
+            pacer: settings.rate.map(Pacer::new),
+            paced: PacedTime::default(),
+            paced_until: None,
             guard: Guard::new(settings.guard),
             heard: Moment(0),
             behind_since: None,
@@ -218,7 +232,8 @@ impl Fetcher {
     /// When the next turn has something to do; the beginning of time if it is now.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        if self.is_due { Some(Moment(0)) } else { self.timers.first().map(|(due, _)| *due) }
+        let timer = self.timers.first().map(|(due, _)| *due);
+        if self.is_due { Some(Moment(0)) } else { timer.into_iter().chain(self.paced_until).min() }
     }
 
     /// Fetches that have not ended.
@@ -233,16 +248,21 @@ impl Fetcher {
         self.by_connection.len() + self.dials.len()
     }
 
-    /// Payload bytes that are asked for and have not come.
+    /// Payload bytes that are asked for and may still come, wanted or not.
     #[must_use]
     pub fn bytes_outstanding(&self) -> u64 {
-        self.bytes_outstanding
+        self.window.in_use_bytes()
     }
 
-    /// What the room has counted.
+    /// What the room has counted, and what is so now.
     #[must_use]
-    pub fn figures(&self) -> &FetcherFigures {
-        &self.figures
+    pub fn figures(&self) -> FetcherFigures {
+        FetcherFigures {
+            bytes_queued: self.lines.values().map(|line| line.queued_bytes).sum(),
+            bytes_draining: self.window.expired_bytes(),
+            paced: self.paced.total(),
+            ..self.figures
+        }
     }
 
     fn has_fired(&self, now: Moment) -> bool {

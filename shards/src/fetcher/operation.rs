@@ -65,6 +65,13 @@ pub(super) struct Operation {
     pub stall_due: Moment,
 }
 
+/// An operation that was cancelled, until its source's end of the stream has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draining {
+    pub line: LineId,
+    pub connection: ConnectionId,
+}
+
 /// How an operation ends, other than with its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -102,14 +109,29 @@ impl Fetcher {
         part.stage = Stage::Over;
         operation.open -= 1;
         let (line, bytes) = (operation.line, part.bytes);
-        self.discharge(line, bytes);
+        self.window.on_spent(number, bytes);
+        self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
         // The window has room again.
         self.is_due = true;
     }
 
-    fn discharge(&mut self, line: LineId, bytes: u64) {
-        self.bytes_outstanding -= bytes;
+    /// Nothing more can come of an operation: what it was asked for is free again.
+    fn return_credit(&mut self, number: u64, line: LineId) {
+        let bytes = self.window.on_proved(number);
         self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
+        self.is_due = true;
+    }
+
+    /// The stream of a cancelled operation has ended.
+    pub(super) fn on_drained(&mut self, connection: ConnectionId, operation: OperationId) {
+        let OperationId { origin, number } = operation;
+        let known = self.draining.get(&number).filter(|_| origin == self.origin);
+        let Some(Draining { line, .. }) = known.copied().filter(|known| known.connection == connection)
+        else {
+            return;
+        };
+        self.draining.remove(&number);
+        self.return_credit(number, line);
     }
 
     /// The route of a part has failed: its fetch looks for another one.
@@ -161,9 +183,16 @@ impl Fetcher {
 
     /// Ends an operation. What was somebody's of it has been taken from it before.
     pub(super) fn finish(&mut self, number: u64, ending: Ending) {
-        let transport = self.operations[&number].transport;
+        let Operation { transport, line, .. } = self.operations[&number];
         let connection = self.forget_operation(number);
         let operation = self.operation_id(number);
+        if (transport, ending) == (Transport::Quic, Ending::Cancel) {
+            // Its source may send on until it has heard of it: nothing of that is free before the stream has ended.
+            self.window.expire(number);
+            self.draining.insert(number, Draining { line, connection });
+        } else {
+            self.return_credit(number, line);
+        }
         self.effects.push_back(match (transport, ending) {
             (Transport::Quic, Ending::Release) => FetcherEffect::Release { connection, operation },
             (Transport::Quic, Ending::Cancel) => FetcherEffect::Cancel { connection, operation },
@@ -177,8 +206,6 @@ impl Fetcher {
         let operation = self.operations.remove(&number).expect("an operation ends once");
         assert_eq!(operation.wanted, 0, "nothing of an operation that ends is somebody's");
         self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
-        let open = operation.parts.iter().filter(|part| part.stage != Stage::Over);
-        self.discharge(operation.line, open.map(|part| part.bytes).sum());
         let line = self.lines.get_mut(&operation.line).expect("an operation has its line");
         assert!(line.operations.remove(&number), "a line knows its operations");
         if operation.transport == Transport::Shm {
@@ -195,6 +222,13 @@ impl Fetcher {
         for number in self.lines[&id].operations.clone() {
             self.fail_parts(number, Setback::Lost);
             self.forget_operation(number);
+            self.return_credit(number, id);
+        }
+        let drained: Vec<u64> =
+            self.draining.iter().filter(|(_, of)| of.line == id).map(|(number, _)| *number).collect();
+        for number in drained {
+            self.draining.remove(&number);
+            self.return_credit(number, id);
         }
     }
 

@@ -1,4 +1,5 @@
 mod answers;
+mod flow;
 mod guard;
 mod lines;
 mod model;
@@ -6,4 +7,5 @@ mod payload;
 mod queue;
 mod rig;
 mod shared;
+mod streams;
 mod trials;

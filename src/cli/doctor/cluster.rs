@@ -162,6 +162,22 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "let the reader go on (it is stopped or frozen), or end its process",
         ));
     }
+    // More than a second's worth waits, or what was wanted would have waited too long.
+    let is_behind = lending.egress_rate > 0 && lending.egress_waiting_bytes > lending.egress_rate;
+    if lending.egress_refused() > 0 || is_behind {
+        found.push(finding(
+            Severity::Notice,
+            "egress-full",
+            format!(
+                "core {shard} may send {} a second: {} wait, and {} blocks were refused that would have come too late",
+                ByteSize(lending.egress_rate).rounded(),
+                ByteSize(lending.egress_waiting_bytes).rounded(),
+                lending.egress_refused()
+            ),
+            "peers took what was refused from elsewhere or missed it; what was granted comes in turn",
+            "raise --egress-rate, or have the same blocks on more nodes",
+        ));
+    }
     if fetching.transport_off > 0 {
         found.push(finding(
             Severity::Notice,
@@ -370,8 +386,14 @@ mod tests {
             let peers = PeersReport { breakers, ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), expected, "{states:?}");
         }
-        let table: [(Change, &[(&str, Severity)]); 13] = [
+        let table: [(Change, &[(&str, Severity)]); 16] = [
             (|_| {}, &[]),
+            (|p| p.lending.egress_refused_later = 1, &[("egress-full", Severity::Notice)]),
+            (|p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9), &[]),
+            (
+                |p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 10),
+                &[("egress-full", Severity::Notice)],
+            ),
             (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
             (|p| p.handshakes.wrong_signatures = 1, &[("impostor", Severity::Fault)]),
             // By itself it may be a successor: membership knows which.

@@ -24,7 +24,9 @@ use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
 use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, FetcherSettings};
-use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection};
+use orbitkv_shards::flow::egress::{Egress, EgressFigures};
+use orbitkv_shards::flow::pacing::Rate;
+use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection, StreamAt};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
@@ -110,14 +112,32 @@ struct Control {
     unsent: VecDeque<Vec<u8>>,
 }
 
+/// Bounds of a core's payload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PayloadSettings {
+    /// Its slice of the arena in bytes.
+    pub slice_bytes: u64,
+    /// Payload bytes that are asked for and may still come.
+    pub window_bytes: u64,
+    /// Payload bytes a second that are asked for over the network, and that are sent, if a rate bounds them.
+    pub rates: [Option<Rate>; 2],
+    /// How it is chosen who is asked.
+    pub routing: Mode,
+    /// How peers that fail are treated.
+    pub guard: PeerGuard,
+}
+
 /// Payload connections of one core.
 pub(super) struct Payload {
     shard: ShardIndex,
     arena: Arena,
     slice_bytes: u64,
+    egress_rate: Option<Rate>,
     loans: Payloads,
     /// There from the first life on.
     grants: Option<Grants>,
+    /// What of it goes next.
+    egress: Egress,
     fetcher: Fetcher,
     /// Whom the fetcher asks first.
     planner: Planner,
@@ -156,6 +176,8 @@ pub(super) struct Payload {
 pub struct PayloadReport {
     /// What is lent.
     pub grants: GrantFigures,
+    /// What of it waits to be sent.
+    pub egress: EgressFigures,
     /// What is fetched.
     pub fetcher: FetcherFigures,
     /// How it is chosen who is asked.
@@ -175,16 +197,16 @@ pub struct PayloadReport {
 }
 
 impl Payload {
-    /// No connections yet. `slice_bytes` is the shard's part of the arena.
+    /// No connections yet.
     pub fn new(
         shard: ShardIndex,
         arena: Arena,
         sockets: Option<PeerSockets<quic::ConnectionId>>,
-        slice_bytes: u64,
-        window_bytes: u64,
-        routing: Mode,
-        PeerGuard { call_budget, guard }: PeerGuard,
+        settings: PayloadSettings,
     ) -> Payload {
+        let PayloadSettings { slice_bytes, window_bytes, rates, routing, guard } = settings;
+        let PeerGuard { call_budget, guard } = guard;
+        let [receive_rate, egress_rate] = rates;
         // No slot is smaller than an extent, and a quarter of the slice is lent at most.
         let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
         let settings = FetcherSettings {
@@ -192,6 +214,7 @@ impl Payload {
             connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
             bytes_max: window_bytes,
             source_bytes_max: window_bytes / 2,
+            rate: receive_rate,
             stall_wait: call_budget,
             guard,
             ..FetcherSettings::default()
@@ -201,7 +224,9 @@ impl Payload {
             loans: Payloads::new(arena.clone(), loans_max),
             arena,
             slice_bytes,
+            egress_rate,
             grants: None,
+            egress: Egress::new(egress_rate),
             fetcher: Fetcher::new(settings, entropy::random_u64()),
             planner: Planner::new(PlannerSettings { mode: routing, ..PlannerSettings::default() }),
             links: HashMap::new(),
@@ -247,14 +272,16 @@ impl Payload {
         let waits = !self.waiting.is_empty() || !self.unasked.is_empty();
         let again = waits.then(|| now + WAITING_LOOK);
         let sockets = self.sockets.as_ref().and_then(|sockets| sockets.next_deadline(now));
-        grants.into_iter().chain(self.fetcher.next_deadline()).chain(again).chain(sockets).min()
+        let rooms = grants.into_iter().chain(self.fetcher.next_deadline()).chain(self.egress.next_deadline());
+        rooms.chain(again).chain(sockets).min()
     }
 
     /// What it says of itself.
     pub fn report(&self, now: Moment) -> PayloadReport {
         PayloadReport {
             grants: self.grants.as_ref().map(Grants::figures).unwrap_or_default(),
-            fetcher: *self.fetcher.figures(),
+            egress: self.egress.figures(),
+            fetcher: self.fetcher.figures(),
             planner: *self.planner.figures(),
             traces: self.planner.traces().cloned().collect(),
             breakers: self.fetcher.breakers(now).collect(),
@@ -267,8 +294,9 @@ impl Payload {
 
     /// This node lives, under this name.
     pub fn on_registered(&mut self, local: Local) {
-        let settings =
+        let bounds =
             GrantSettings::new(local.cluster, local.node, self.shard, local.shards, self.slice_bytes);
+        let settings = GrantSettings { egress: self.egress_rate, ..bounds };
         self.grants.get_or_insert_with(|| Grants::new(settings));
         self.fetcher.on_registered(local);
     }
@@ -389,7 +417,7 @@ impl Payload {
                 _ => around.endpoint.abandon(connection, stream, super::close_code::NOT_SERVED),
             },
             Event::Readable { connection, stream } => self.readable.push_back((connection, stream)),
-            Event::Writable { connection, stream } => self.on_writable(connection, stream, around.endpoint),
+            Event::Writable { connection, stream } => self.on_writable(connection, stream, around),
             Event::Delivered { connection, stream } | Event::Stopped { connection, stream, .. } => {
                 self.on_stream_over(connection, stream, shard, around.endpoint);
             }
@@ -406,6 +434,7 @@ impl Payload {
         endpoint: &mut Endpoint,
     ) {
         let Some(Link::Lending { id, streams, .. }) = self.links.get_mut(&connection) else { return };
+        self.egress.on_over(StreamAt { connection: *id, stream: stream.number() });
         let unfinished = streams.remove(&stream).and_then(|lent| lent.unfinished());
         if let (Some(operation), Some(grants)) = (unfinished, &mut self.grants) {
             grants.on_cancel(*id, operation, shard);
@@ -416,8 +445,11 @@ impl Payload {
     /// A connection is no more: the rooms hear it, and what it had is dropped.
     fn end(&mut self, connection: quic::ConnectionId, shard: &mut Shard, now: Moment) {
         match self.links.remove(&connection) {
-            Some(Link::Lending { id, .. }) => {
+            Some(Link::Lending { id, streams, .. }) => {
                 self.lending.remove(&id);
+                for stream in streams.into_keys() {
+                    self.egress.on_over(StreamAt { connection: id, stream: stream.number() });
+                }
                 self.grants.as_mut().expect("connections come with grants").on_disconnected(id, shard);
             }
             Some(Link::Fetching { id, .. }) => {
@@ -470,15 +502,20 @@ impl Payload {
         !self.readable.is_empty()
     }
 
-    fn on_writable(&mut self, connection: quic::ConnectionId, stream: StreamId, endpoint: &mut Endpoint) {
+    fn on_writable(
+        &mut self,
+        connection: quic::ConnectionId,
+        stream: StreamId,
+        around: &mut Surroundings<'_>,
+    ) {
         match self.links.get_mut(&connection) {
-            Some(Link::Lending { streams, .. }) => {
-                if let Some(lent) = streams.get_mut(&stream) {
-                    lent.send(connection, stream, endpoint);
-                }
+            // It goes on in its turn.
+            Some(Link::Lending { id, .. }) => {
+                let at = StreamAt { connection: *id, stream: stream.number() };
+                self.egress.on_writable(at, around.now);
             }
             Some(Link::Fetching { control, .. }) if control.stream == Some(stream) => {
-                control.send(connection, endpoint);
+                control.send(connection, around.endpoint);
             }
             _ => {}
         }

@@ -94,6 +94,9 @@ pub struct Rig {
     pub revision: u64,
     /// What is said of sources that fail, and whether a probe decided.
     pub changes: Vec<(SourceStream, Change, bool)>,
+    /// Whether sources go on with what was cancelled: its streams end when the test says so.
+    pub keeps_cancelled: bool,
+    pub cancelled: BTreeMap<u64, ConnectionId>,
     settings: FetcherSettings,
     connections_made: u64,
 }
@@ -124,6 +127,8 @@ impl Rig {
             shared_with: BTreeMap::new(),
             revision: 0,
             changes: Vec::new(),
+            keeps_cancelled: false,
+            cancelled: BTreeMap::new(),
             settings,
             connections_made: 0,
         };
@@ -246,6 +251,18 @@ impl Rig {
         let asked = self.asked.remove(&operation.number).expect("an operation ends once");
         assert_eq!(asked.connection, connection);
         self.endings.push((operation.number, how));
+        if how == "cancel" {
+            self.cancelled.insert(operation.number, connection);
+            if !self.keeps_cancelled {
+                self.end_cancelled(operation.number);
+            }
+        }
+    }
+
+    /// The source has heard of a cancel: its end of the stream has come.
+    pub fn end_cancelled(&mut self, number: u64) {
+        let connection = self.cancelled.remove(&number).expect("a stream that was cancelled");
+        self.room.on_stream_over(connection, Rig::id(number), StreamEnd::Reset { code: 1 });
     }
 
     fn finish(&mut self, copy: CopyId, outcome: Result<(Medium, u64), BlockOutcome>) {
