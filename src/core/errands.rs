@@ -42,8 +42,7 @@ impl Core {
                 }
                 for (ShardIndex(to), tag, command) in commands {
                     if usize::from(to) == me {
-                        self.parts.shard.execute(tag, command, now);
-                        self.note_head();
+                        self.execute(tag, command, now);
                     } else {
                         self.post(usize::from(to), Letter::Command(Box::new((tag, command))));
                     }
