@@ -49,6 +49,7 @@ impl Core {
                 }
             }
             Errand::Register(tag, registration) if me == 0 => {
+                self.parts.hub.trace.execute(tag);
                 let outcome = self.registry.register(*registration);
                 self.parts.hub.on_registered(tag, outcome);
             }

@@ -423,6 +423,7 @@ impl Core {
             }
             Letter::Register(question) => {
                 let (tag, registration) = *question;
+                self.parts.hub.trace.execute(tag);
                 let outcome = Box::new(self.registry.register(registration));
                 self.parts.mail.answer(from, Answer::Registered(tag, outcome));
             }

@@ -59,7 +59,7 @@ named! {
         Receive = "receive",
         /// Its frame was looked at: before, it waited for others of its connection.
         Start = "start",
-        /// A shard began a command of it.
+        /// A shard, or the registry, began a command of it.
         Execute = "execute",
         /// The last byte of its answer went to the socket.
         Respond = "respond",

@@ -19,4 +19,5 @@ mod peers;
 mod replays;
 mod routing;
 mod sharing;
+mod turns;
 mod visibility;
