@@ -48,6 +48,10 @@ const GENERATION_BITS_DROPPED: u32 = u64::BITS - CONNECTION_BITS + 1;
 /// How often ledgers that nobody writes to are looked at for answers that have come of age.
 const LEDGER_LOOK: Duration = Duration::from_secs(10);
 
+/// Deadlines that are met in one turn, of requests and of ledgers each: an engine may let as many pass at once as it may have
+/// requests.
+const DEADLINES_PER_TURN: usize = 64;
+
 /// Deadline of an Acquire or Sync that names none.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -458,14 +462,13 @@ impl EngineHub {
         self.tag(0)
     }
 
-    /// Lets time pass: requests whose deadline is over are given up, old answers are forgotten.
+    /// Lets time pass: requests whose deadline is over are given up, old answers are forgotten; a bounded part of them,
+    /// and [`EngineHub::next_deadline`] stays over while there are more.
     pub fn on_time(&mut self, now: Moment) {
         self.latest = self.latest.max(now);
         self.look_at_ledgers(now);
-        while let Some(&(deadline, number)) = self.deadlines.first() {
-            if deadline > now {
-                break;
-            }
+        for _ in 0..DEADLINES_PER_TURN {
+            let Some(&(deadline, number)) = self.deadlines.first().filter(|(at, _)| *at <= now) else { break };
             self.deadlines.remove(&(deadline, number));
             self.give_up(number, true);
         }

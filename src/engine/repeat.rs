@@ -7,7 +7,7 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::{Operation, Status, content_digest};
 
 use super::refusal::Refused;
-use super::{EngineHub, LEDGER_LOOK};
+use super::{DEADLINES_PER_TURN, EngineHub, LEDGER_LOOK};
 
 /// What becomes of a request that the ledger was asked about.
 pub(super) enum Repeat {
@@ -85,7 +85,8 @@ impl EngineHub {
     }
 
     pub(super) fn look_at_ledgers(&mut self, now: Moment) {
-        while let Some(&(at, id)) = self.ledger_looks.first().filter(|(at, _)| *at <= now) {
+        for _ in 0..DEADLINES_PER_TURN {
+            let Some(&(at, id)) = self.ledger_looks.first().filter(|(at, _)| *at <= now) else { break };
             self.ledger_looks.remove(&(at, id));
             let connection = self.connections.get_mut(&id).expect("a closed connection is not looked at");
             connection.ledger_look_at = None;
