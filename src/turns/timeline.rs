@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use orbitkv_shards::leases::ConnectionId;
 use orbitkv_wire::engine::Operation;
-use orbitkv_wire::identity::ShardIndex;
-use serde::{Deserialize, Serialize};
 
 use super::recorder::Event;
 use super::{What, Woken};
@@ -103,53 +102,24 @@ pub struct Slice {
 }
 
 /// What a core does at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String")]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doing {
     /// A part of a turn.
-    Part(PartOfTurn),
+    Part(What),
     /// In a turn, in parts too short to be told.
     ShortParts,
     /// No turn: it sleeps, or something else has its processor.
     NoTurn,
 }
 
-/// A [`What`] that is a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PartOfTurn(What);
-
-const SHORT_PARTS: &str = "short parts of turns";
-const NO_TURN: &str = "no turn";
-
 impl Doing {
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Doing::Part(PartOfTurn(what)) => what.name(),
-            Doing::ShortParts => SHORT_PARTS,
-            Doing::NoTurn => NO_TURN,
-        }
-    }
-}
-
-impl From<Doing> for String {
-    fn from(doing: Doing) -> String {
-        doing.name().to_owned()
-    }
-}
-
-impl TryFrom<String> for Doing {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Doing, String> {
-        let part = What::ALL.iter().find(|what| what.is_slice() && what.name() == name);
-        match (name.as_str(), part) {
-            (SHORT_PARTS, _) => Ok(Doing::ShortParts),
-            (NO_TURN, _) => Ok(Doing::NoTurn),
-            (_, Some(&what)) => Ok(Doing::Part(PartOfTurn(what))),
-            _ => Err(format!("a core does nothing that is called {name:?}")),
+            Doing::Part(what) => what.name(),
+            Doing::ShortParts => "short parts of turns",
+            Doing::NoTurn => "no turn",
         }
     }
 }
@@ -184,7 +154,7 @@ impl Timeline {
         }
         for CoreEvents { core, events, .. } in cores {
             for event in events.iter().filter(|event| event.what.is_of_job()) {
-                let origin = EngineHub::core_of(orbitkv_shards::leases::ConnectionId(event.session)) as u16;
+                let origin = EngineHub::core_of(ConnectionId(event.session)) as u16;
                 let stage = Stage { what: event.what, at_ns: event.at_ns, core: *core, count: event.count };
                 if let Some(&at) = jobs.get(&(origin, event.number)) {
                     timeline.requests[at].stages.push(stage);
@@ -261,12 +231,12 @@ impl Timeline {
 
     /// Turns of a core that reach into a stretch of time, in order.
     pub fn turns(&self, core: u16, span: &Range<u64>) -> impl Iterator<Item = &Slice> {
-        within(self.turns.get(&core).map_or(&[], |of| &of.turns[..]), span)
+        within(self.turns.get(&core).map_or(&[][..], |of| &of.turns[..]), span)
     }
 
     /// Parts of turns of a core that reach into a stretch of time, in order.
     pub fn parts(&self, core: u16, span: &Range<u64>) -> impl Iterator<Item = &Slice> {
-        within(self.turns.get(&core).map_or(&[], |of| &of.parts[..]), span)
+        within(self.turns.get(&core).map_or(&[][..], |of| &of.parts[..]), span)
     }
 
     /// What a core did in a stretch of time; all together it is as long as that.
@@ -281,7 +251,7 @@ impl Timeline {
         for part in self.parts(core, span) {
             let ns = clipped(part);
             told += ns;
-            *shares.entry(Doing::Part(PartOfTurn(part.what))).or_default() += ns;
+            *shares.entry(Doing::Part(part.what)).or_default() += ns;
         }
         // A turn is stored when it is over, so the parts of one that was cut off may lie outside of all.
         let in_turns = self.turns(core, span).map(clipped).sum::<u64>().max(told);
@@ -299,7 +269,7 @@ impl Timeline {
         if let Some(engine) = &request.engine {
             return (engine.start < received).then_some(engine.start..received);
         }
-        let turns = self.turns.get(&request.core).map_or(&[][..], |of| &of.turns);
+        let turns = self.turns.get(&request.core).map_or(&[][..], |of| &of.turns[..]);
         let next = turns.partition_point(|turn| turn.at_ns < received);
         let turn = turns[..next].iter().rev().find(|turn| turn.until_ns <= received)?;
         (received - turn.until_ns <= BEFORE_NS_MAX).then_some(turn.at_ns..received)
@@ -334,11 +304,6 @@ impl Timeline {
             }
         }
         all
-    }
-
-    /// Cores that recorded anything.
-    pub fn cores(&self) -> impl Iterator<Item = ShardIndex> {
-        self.turns.keys().map(|&core| ShardIndex(core))
     }
 }
 

@@ -144,10 +144,13 @@ fn work(
             over.store(true, Ordering::Relaxed);
             served.map_err(ThreadFailure::from)
         });
-        let recording = records.then(|| {
-            let of_run = || recording::follow(sight.foreground(), &stop).map_err(ThreadFailure::from);
-            scope.spawn(of_run)
-        });
+        let recording = match recorded {
+            Recorded::Nothing => None,
+            Recorded::Turns => Some(scope.spawn(|| {
+                let recording = recording::follow(sight.foreground(), &stop);
+                recording.map_err(ThreadFailure::from)
+            })),
+        };
         let bursts = scope.spawn(|| match cell.is_under_pressure() {
             true => pressure.run(first_ns, &stop).map_err(ThreadFailure::from),
             false => Ok(Vec::new()),

@@ -17,16 +17,11 @@ const CONFIDENCE: f64 = 0.95;
 
 /// Runs without and with the timeline, pair by pair.
 fn pairs(runs: &[Run]) -> Vec<(&Run, &Run)> {
-    let of = |pair: &'_ [Run]| match pair[0].side {
-        Side::Off => (0, 1),
-        Side::On => (1, 0),
-    };
-    runs.chunks_exact(2)
-        .map(|pair| {
-            let (off, on) = of(pair);
-            (&pair[off], &pair[on])
-        })
-        .collect()
+    let in_order = runs.chunks_exact(2).map(|pair| match pair[0].side {
+        Side::Off => (&pair[0], &pair[1]),
+        Side::On => (&pair[1], &pair[0]),
+    });
+    in_order.collect()
 }
 
 /// A gate on a mean: its upper bound counts, and a limit between both bounds is not decided here.

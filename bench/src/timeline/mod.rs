@@ -58,6 +58,7 @@ pub fn run(args: &TimelineArgs) -> ExitCode {
         Err(Unmade::Stopped(signal)) => {
             return fail(Exit::Unmet, &*Failure::from(format!("stopped by {signal}")));
         }
+        Err(Unmade::WrongBytes(words)) => return fail(Exit::Unmet, &*Failure::from(words)),
         Err(Unmade::Failed(failure)) => return fail(Exit::Environment, &*failure),
     };
     if args.json {

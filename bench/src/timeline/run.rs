@@ -20,6 +20,7 @@ use super::plan::{Plan, Side};
 use crate::isolation::foreground::{self, Operation, Round, Served};
 use crate::isolation::schedule::Medium;
 use crate::isolation::stage::{Cores, Seat, pin, unpin};
+use crate::payload::WrongBytes;
 use crate::recording::Recording;
 use crate::statistics::nearest_rank;
 use crate::{Failure, processes};
@@ -35,6 +36,8 @@ pub enum Unmade {
     Usage(Failure),
     /// A signal came.
     Stopped(&'static str),
+    /// A block came back wrong.
+    WrongBytes(String),
     /// Something else.
     Failed(Failure),
 }
@@ -43,7 +46,7 @@ impl<F: Into<Failure>> From<F> for Unmade {
     fn from(failure: F) -> Unmade {
         let failure = failure.into();
         match failure.downcast_ref::<ClusterFailure>() {
-            Some(ClusterFailure::Stopped { signal }) => Unmade::Stopped(signal),
+            Some(&ClusterFailure::Stopped { signal }) => Unmade::Stopped(signal),
             _ => Unmade::Failed(failure),
         }
     }
@@ -162,7 +165,7 @@ fn serve(seat: &Seat, plan: &Plan, signals: &StopSignals) -> Result<Served, Unma
         let engine = scope.spawn(|| {
             let served = foreground::run(seat, &plan.rounds, Medium::Dram, epoch_ns, &stop);
             over.store(true, Ordering::Relaxed);
-            served.map_err(|failure| failure.to_string())
+            served.map_err(|failure| (failure.is::<WrongBytes>(), failure.to_string()))
         });
         let mut signal = None;
         while !over.load(Ordering::Relaxed) && signal.is_none() {
@@ -170,9 +173,11 @@ fn serve(seat: &Seat, plan: &Plan, signals: &StopSignals) -> Result<Served, Unma
         }
         stop.store(true, Ordering::Relaxed);
         let served = engine.join().expect("a thread says its errors");
-        match signal {
-            Some(signal) => Err(Unmade::Stopped(signal)),
-            None => Ok(served?),
+        match (signal, served) {
+            (Some(signal), _) => Err(Unmade::Stopped(signal)),
+            (None, Ok(served)) => Ok(served),
+            (None, Err((true, words))) => Err(Unmade::WrongBytes(words)),
+            (None, Err((false, words))) => Err(Unmade::Failed(words.into())),
         }
     })
 }

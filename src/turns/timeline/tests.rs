@@ -88,7 +88,7 @@ fn a_core_did_something_at_every_nanosecond() {
         let mut counted = Shares::new();
         for at in span.clone() {
             let doing = match (has(&parts, at), has(&turns, at)) {
-                (Some(what), _) => Doing::Part(PartOfTurn(what)),
+                (Some(what), _) => Doing::Part(what),
                 (None, Some(_)) => Doing::ShortParts,
                 (None, None) => Doing::NoTurn,
             };
@@ -115,7 +115,7 @@ fn what_was_before_is_since_the_engine_asked_or_the_turn_just_before() {
     assert_eq!(timeline.before(&timeline.requests()[0]), Some(60..100));
     assert_eq!(timeline.requests()[0].took_ns(), Some(440));
     let waited = timeline.waited_for(&timeline.slowest(5));
-    let expected = [("taking in", 30), ("device", 30), (SHORT_PARTS, 30 + 30 + 20), (NO_TURN, 10 + 130)];
+    let expected = [("taking in", 30), ("device", 30), ("short parts of turns", 30 + 30 + 20), ("no turn", 10 + 130)];
     let named: Vec<_> = waited.iter().map(|(doing, ns)| (doing.name(), *ns)).collect();
     assert_eq!(named, expected);
 
@@ -144,15 +144,4 @@ fn the_slowest_are_first_and_unanswered_ones_are_not_among_them() {
     let operation = Operation::Ping;
     timeline.join(&[RequestMoments { session: 9, request: 1, operation, submitted_ns: 900, returned_ns: 1_900 }]);
     assert_eq!(order(&timeline, 9), [1]);
-}
-
-#[test]
-fn what_a_core_does_is_told_by_name_and_understood_again() {
-    let parts = What::ALL.iter().filter(|what| what.is_slice()).map(|&what| Doing::Part(PartOfTurn(what)));
-    for doing in parts.chain([Doing::ShortParts, Doing::NoTurn]) {
-        assert_eq!(Doing::try_from(String::from(doing)), Ok(doing));
-    }
-    for other in ["receive", "turn", "nothing"] {
-        assert!(Doing::try_from(other.to_owned()).is_err(), "{other}");
-    }
 }
