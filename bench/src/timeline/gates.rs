@@ -74,16 +74,16 @@ pub fn report(profile: Profile, seed: u64, plan: &Plan, cores: Cores, runs: &[Ru
     let requests: usize = followed().map(|followed| followed.requests).sum();
     let lost: u64 = followed().map(|followed| followed.recording.lost).sum();
     let mut gates = vec![
-        judged(gate("timeline-p50"), median, P50_RATIO_MAX).details(median_raw),
-        judged(gate("timeline-p99-later-ms"), tail, P99_LATER_MS_MAX).details(tail_raw),
-        judged(gate("timeline-processor"), processor, PROCESSOR_RATIO_MAX).details(processor_raw),
+        judged(gate("timeline_p50"), median, P50_RATIO_MAX).details(median_raw),
+        judged(gate("timeline_p99_later_ms"), tail, P99_LATER_MS_MAX).details(tail_raw),
+        judged(gate("timeline_processor"), processor, PROCESSOR_RATIO_MAX).details(processor_raw),
     ];
     if lost > 0 {
         let why = format!("{lost} events found no room: the runs prove nothing");
         gates = gates.into_iter().map(|gate| gate.invalid(why.clone())).collect();
     }
     gates.push(
-        Gate::new("timeline-unfollowed-requests", profile, seed)
+        Gate::new("timeline_unfollowed", profile, seed)
             .against("requests of the engine", Some(requests as f64))
             .none_ever(unfollowed as u64 + lost),
     );
