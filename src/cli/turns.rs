@@ -45,7 +45,9 @@ pub fn read_core(client: &HttpClient, core: u16, after: u64) -> Result<Vec<Turns
         pages.push(page);
         match next {
             // Reading makes events, too: what comes after a whole store is for the next reading.
-            Some(through) if pages.len() * crate::turns::PAGE_EVENTS_MAX < crate::turns::EVENTS_MAX as usize => {
+            Some(through)
+                if pages.len() * crate::turns::PAGE_EVENTS_MAX < crate::turns::EVENTS_MAX as usize =>
+            {
                 after = through;
             }
             _ => return Ok(pages),
@@ -96,8 +98,7 @@ pub fn run(args: &TurnsArgs) -> ExitCode {
     if args.node.json {
         say(&json!(cores).to_string());
     } else {
-        let events: Vec<CoreEvents> =
-            (0..).zip(&cores).map(|(core, pages)| events_of(core, pages)).collect();
+        let events: Vec<CoreEvents> = (0..).zip(&cores).map(|(core, pages)| events_of(core, pages)).collect();
         say(&screen(&Timeline::of(&events), args.slowest));
     }
     Exit::Done.into()

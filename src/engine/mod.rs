@@ -468,7 +468,9 @@ impl EngineHub {
         self.latest = self.latest.max(now);
         self.look_at_ledgers(now);
         for _ in 0..DEADLINES_PER_TURN {
-            let Some(&(deadline, number)) = self.deadlines.first().filter(|(at, _)| *at <= now) else { break };
+            let Some(&(deadline, number)) = self.deadlines.first().filter(|(at, _)| *at <= now) else {
+                break;
+            };
             self.deadlines.remove(&(deadline, number));
             self.give_up(number, true);
         }

@@ -43,7 +43,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 39] = [
+const STABLE: [&str; 40] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -111,7 +111,10 @@ fn defaults_on_two_cores() {
     assert_eq!(settings.audit_interval, Some(Duration::from_secs(1)));
     assert_eq!(resolve(&["--audit", "0s"], 2).expect("none").audit_interval, None);
     let traces = |flags: &[&str]| resolve(flags, 2).expect("settings").trace_turns;
-    assert_eq!((traces(&[]), traces(&["--trace-turns"]), traces(&["--trace-turns", "false"])), (false, true, false));
+    assert_eq!(
+        (traces(&[]), traces(&["--trace-turns"]), traces(&["--trace-turns", "false"])),
+        (false, true, false)
+    );
     assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
     let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
     let settings = NodeSettings::resolve(&NodeArgs::default(), &at_run).expect("defaults");

@@ -175,8 +175,16 @@ the 1 slowest waited for: subscriber apply 39 % (140.0 us), short parts of turns
             count: 8,
             what: What::Turn,
         };
-        let of = |what, at_us: u64| Event { at_ns: at_us * 1_000, session: 1, request: 1, number: 0, count: 2, what };
-        let mut events: Vec<Event> = (0..40).map(|at| slice(100 + 10 * at, 1_000 + 100 * at as u32)).collect();
+        let of = |what, at_us: u64| Event {
+            at_ns: at_us * 1_000,
+            session: 1,
+            request: 1,
+            number: 0,
+            count: 2,
+            what,
+        };
+        let mut events: Vec<Event> =
+            (0..40).map(|at| slice(100 + 10 * at, 1_000 + 100 * at as u32)).collect();
         events.extend([of(What::Receive, 100), of(What::Respond, 600)]);
         let timeline = Timeline::of(&[CoreEvents { core: 0, lost: 0, events }]);
         let text = screen(&timeline, 1);

@@ -83,7 +83,8 @@ impl Request {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> String {
-        let operation = self.operation.map_or_else(|| "unknown".to_owned(), |operation| format!("{operation:?}"));
+        let operation =
+            self.operation.map_or_else(|| "unknown".to_owned(), |operation| format!("{operation:?}"));
         format!("{} {}", operation.to_lowercase(), self.request)
     }
 }
@@ -243,9 +244,8 @@ impl Timeline {
     #[must_use]
     pub fn shares(&self, core: u16, span: &Range<u64>) -> Shares {
         let length = span.end.saturating_sub(span.start);
-        let clipped = |slice: &Slice| {
-            slice.until_ns.min(span.end).saturating_sub(slice.at_ns.max(span.start))
-        };
+        let clipped =
+            |slice: &Slice| slice.until_ns.min(span.end).saturating_sub(slice.at_ns.max(span.start));
         let mut shares = Shares::new();
         let mut told = 0;
         for part in self.parts(core, span) {

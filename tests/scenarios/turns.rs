@@ -64,7 +64,10 @@ fn everything(node: &Node, saver: &mut Saver, keys: &[u64]) {
     saver.client.query(&lists, false, WAIT).expect("Query is answered");
     let pairs: Vec<_> = blocks.iter().map(|&block| (block, GROUP)).collect();
     if node.metadata().shards[0].ssd.capacity_bytes > 0 {
-        saver.client.evict(saver.namespace, &pairs, Media::from(Medium::Dram), WAIT).expect("Evict is answered");
+        saver
+            .client
+            .evict(saver.namespace, &pairs, Media::from(Medium::Dram), WAIT)
+            .expect("Evict is answered");
     }
     let lease = saver.acquire_checked(keys);
     saver.client.attach(lease.token(), WAIT).expect("Attach is answered");
@@ -133,8 +136,7 @@ fn follow_everything(order: NodeOrder, ssd: bool) {
     let timeline = timeline(&node, &moments);
     assert_eq!(timeline.lost, 0);
     let session = saver.client.node().expect("connected").connection;
-    let ours: Vec<&Request> =
-        timeline.requests().iter().filter(|request| request.engine.is_some()).collect();
+    let ours: Vec<&Request> = timeline.requests().iter().filter(|request| request.engine.is_some()).collect();
     assert_eq!(ours.len(), moments.len(), "each request that was answered is told, and once");
     let mut seen = BTreeSet::new();
     for request in ours {
@@ -169,7 +171,10 @@ fn follow_everything(order: NodeOrder, ssd: bool) {
         assert!(commit.first(What::WriteBackComplete) <= first(Operation::Sync).first(What::Respond));
     }
     let text = node.operator("turns", &["--slowest", "2"]);
-    assert!(text.stdout.contains("requests answered") && text.stdout.contains("slowest waited for"), "{text:?}");
+    assert!(
+        text.stdout.contains("requests answered") && text.stdout.contains("slowest waited for"),
+        "{text:?}"
+    );
 }
 
 #[test]
@@ -246,7 +251,9 @@ fn what_is_no_page_is_refused_by_name() {
     assert!(node.stdout().contains("recorded turns"), "it is on the bill: {}", node.stdout());
     for query in ["core=1", "limit=0", "limit=2049", "after=x"] {
         match node.http_client().get(&format!("/cache/turns?{query}")) {
-            Err(ClientError::Refused { status: 400, reason, .. }) => assert!(reason.contains("limit"), "{reason}"),
+            Err(ClientError::Refused { status: 400, reason, .. }) => {
+                assert!(reason.contains("limit"), "{reason}")
+            }
             other => panic!("{query}: {other:?}"),
         }
     }

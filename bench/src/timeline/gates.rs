@@ -39,7 +39,8 @@ fn judged(gate: Gate, mean: Mean, limit: f64) -> Gate {
 /// What all runs say together.
 pub fn report(profile: Profile, seed: u64, plan: &Plan, cores: Cores, runs: &[Run], load: Value) -> Report {
     let pairs = pairs(runs);
-    let ratio = |of: &dyn Fn(&Run) -> f64| -> Vec<f64> { pairs.iter().map(|(off, on)| of(on) / of(off)).collect() };
+    let ratio =
+        |of: &dyn Fn(&Run) -> f64| -> Vec<f64> { pairs.iter().map(|(off, on)| of(on) / of(off)).collect() };
     let mut table = Table::new(["operation", "p50 ratio", "up to", "p99 later ms", "up to"]);
     let (mut medians, mut tails) = (Vec::new(), Vec::new());
     for operation in Operation::ALL {
@@ -60,7 +61,8 @@ pub fn report(profile: Profile, seed: u64, plan: &Plan, cores: Cores, runs: &[Ru
     let worst = |all: &[(Operation, Mean, Vec<f64>)]| {
         let (operation, mean, raw) =
             all.iter().max_by(|a, b| a.1.upper.total_cmp(&b.1.upper)).expect("there are operations");
-        let raw = json!({ "operation": operation.name(), "mean": mean.mean, "lower": mean.lower, "raw": raw });
+        let raw =
+            json!({ "operation": operation.name(), "mean": mean.mean, "lower": mean.lower, "raw": raw });
         (*mean, raw)
     };
     let gate = |name: &'static str| Gate::new(name, profile, seed).against("timeline off", None);
@@ -132,7 +134,8 @@ mod tests {
 
     #[test]
     fn each_limit_is_met_missed_or_not_resolved_on_its_own() {
-        let pair = |off: (u64, f64), on: (u64, f64)| [run(Side::Off, off.0, off.1), run(Side::On, on.0, on.1)];
+        let pair =
+            |off: (u64, f64), on: (u64, f64)| [run(Side::Off, off.0, off.1), run(Side::On, on.0, on.1)];
         let [off, on] = pair((100, 1.0), (104, 1.1));
         // The order within a pair does not matter.
         let gates = judge(&[off.clone(), on.clone(), on, off]);

@@ -188,5 +188,6 @@ pub fn is_followed(request: &Request) -> bool {
     let stages = [What::Receive, What::Start, What::Execute, What::Respond].map(|what| request.first(what));
     let moments: Option<Vec<u64>> = stages.into_iter().collect();
     // An answer may be with its engine before the node has noted that it went out.
-    moments.is_some_and(|moments| moments.is_sorted() && engine.start <= moments[0] && moments[2] <= engine.end)
+    moments
+        .is_some_and(|moments| moments.is_sorted() && engine.start <= moments[0] && moments[2] <= engine.end)
 }

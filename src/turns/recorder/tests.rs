@@ -78,7 +78,7 @@ fn it_never_holds_more_than_it_has_room_for_and_tells_the_rest() {
                     model.stored.extend(gone.into_iter().map(respond));
                 }
                 7 => {
-                    let through = model.forgotten as u64 + draws.below(1 + capacity as u64 / 2);
+                    let through = model.forgotten as u64 + draws.below(10);
                     recorder.forget(through);
                     model.forgotten = model.forgotten.max((through as usize).min(model.stored.len()));
                 }
@@ -136,12 +136,8 @@ fn a_job_is_linked_to_the_request_that_was_just_started_and_to_no_other() {
     let page = trace.page(&question).expect("it is on");
     let told: Vec<_> =
         page.events.iter().map(|event| (event.what, event.request, event.number, event.count)).collect();
-    let expected = [
-        (What::Receive, 7, 0, 5),
-        (What::Start, 7, 41, 0),
-        (What::Receive, 8, 0, 2),
-        (What::Start, 8, 0, 0),
-    ];
+    let expected =
+        [(What::Receive, 7, 0, 5), (What::Start, 7, 41, 0), (What::Receive, 8, 0, 2), (What::Start, 8, 0, 0)];
     assert_eq!(told, expected);
     assert!(page.events[1].at_ns > 100, "it starts by the clock, and was received when the turn began");
 }

@@ -35,10 +35,7 @@ fn acquire() -> Vec<CoreEvents> {
         of_job(What::Execute, 131, 1, 41, 1),
         slice(What::Turn, 125, 20),
     ];
-    vec![
-        CoreEvents { core: 0, lost: 0, events: first },
-        CoreEvents { core: 1, lost: 2, events: second },
-    ]
+    vec![CoreEvents { core: 0, lost: 0, events: first }, CoreEvents { core: 1, lost: 2, events: second }]
 }
 
 #[test]
@@ -115,7 +112,8 @@ fn what_was_before_is_since_the_engine_asked_or_the_turn_just_before() {
     assert_eq!(timeline.before(&timeline.requests()[0]), Some(60..100));
     assert_eq!(timeline.requests()[0].took_ns(), Some(440));
     let waited = timeline.waited_for(&timeline.slowest(5));
-    let expected = [("taking in", 30), ("device", 30), ("short parts of turns", 30 + 30 + 20), ("no turn", 10 + 130)];
+    let expected =
+        [("taking in", 30), ("device", 30), ("short parts of turns", 30 + 30 + 20), ("no turn", 10 + 130)];
     let named: Vec<_> = waited.iter().map(|(doing, ns)| (doing.name(), *ns)).collect();
     assert_eq!(named, expected);
 
@@ -142,6 +140,12 @@ fn the_slowest_are_first_and_unanswered_ones_are_not_among_them() {
     assert_eq!((order(&timeline, 2), order(&timeline, 9)), (vec![2, 3], vec![2, 3, 1]));
     // To its engine the first took longest; of the others nothing is known.
     let operation = Operation::Ping;
-    timeline.join(&[RequestMoments { session: 9, request: 1, operation, submitted_ns: 900, returned_ns: 1_900 }]);
+    timeline.join(&[RequestMoments {
+        session: 9,
+        request: 1,
+        operation,
+        submitted_ns: 900,
+        returned_ns: 1_900,
+    }]);
     assert_eq!(order(&timeline, 9), [1]);
 }
