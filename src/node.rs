@@ -44,6 +44,8 @@ use crate::engine::{CONNECTIONS_MAX, Connection, EngineHub, Greeting};
 use crate::exit::Exit;
 use crate::peers::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, Peers, PeersSettings, samples_bytes};
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
+use crate::turns;
+use crate::turns::recorder::Trace;
 
 /// Ended residences one shard remembers.
 const DROP_MEMORY_ENTRIES: usize = 16_384;
@@ -219,6 +221,7 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         metadata_queue_bytes: cluster
             .map_or(0, |cluster| PeersSettings::queue_bytes(settings.shards, cluster.receive_slice_bytes)),
         visibility_bytes: cluster.map_or(0, |cluster| samples_bytes(cluster.visibility_samples)),
+        turns_bytes: if settings.trace_turns { Trace::table_bytes(settings.shards) } else { 0 },
     };
     Bill::of(settings, &rooms)
 }
@@ -491,7 +494,12 @@ impl Seat {
         if let Some(&core) = placement.shard_cores.get(index) {
             affinity::pin_current_thread(core).map_err(core_error)?;
         }
-        let shard = Shard::new(shard_settings(&self.settings, self.greeting.incarnation, self.shard))?;
+        let mut shard = Shard::new(shard_settings(&self.settings, self.greeting.incarnation, self.shard))?;
+        let mut hub = EngineHub::new(ShardIndex(self.shard), self.greeting, self.connections_max);
+        if self.settings.trace_turns {
+            shard.watch_stages();
+            hub.trace = Trace::with_room(turns::share(self.settings.shards, self.shard));
+        }
         let device = match &self.file {
             None => None,
             Some(file) => {
@@ -524,7 +532,7 @@ impl Seat {
         };
         let parts = CoreParts {
             shard,
-            hub: EngineHub::new(ShardIndex(self.shard), self.greeting, self.connections_max),
+            hub,
             mail: self.mail,
             arena: self.arena,
             device,

@@ -92,6 +92,8 @@ pub struct NodeSettings {
     pub ssd_depth: u32,
     /// Pause of a shard between two blocks on SSD that it reads again; none if it reads none.
     pub audit_interval: Option<Duration>,
+    /// Whether cores record what they do.
+    pub trace_turns: bool,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -154,6 +156,7 @@ impl NodeSettings {
             ssd_slice_bytes,
             ssd_depth: ssd_depth(args)?,
             audit_interval: audit_interval(args)?,
+            trace_turns: args.trace_turns == Some(true),
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,

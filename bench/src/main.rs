@@ -17,12 +17,14 @@ mod payload;
 mod peer;
 mod processes;
 mod profile;
+mod recording;
 mod report;
 mod resampling;
 mod resilience;
 mod routing;
 mod statistics;
 mod streams;
+mod timeline;
 mod visibility;
 
 use std::error::Error;
@@ -68,6 +70,8 @@ enum Measurement {
     Routing(routing::RoutingArgs),
     /// What each pattern against failing peers costs on a quiet day and gains on a failing one, on real processes.
     Resilience(resilience::ResilienceArgs),
+    /// What the stage timeline of requests and turns costs the node that records it.
+    Timeline(timeline::TimelineArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
     /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Routing(args) => return routing::run(&args),
         Measurement::Resilience(args) => return resilience::run(&args),
+        Measurement::Timeline(args) => return timeline::run(&args),
         Measurement::Report(args) => return page::run(&args),
         Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),

@@ -17,6 +17,7 @@ pub mod routes;
 pub mod status;
 pub mod sync;
 pub mod table;
+pub mod turns;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -59,6 +60,8 @@ pub enum Command {
     Owners(owners::OwnersArgs),
     /// List from whom the latest blocks were fetched, why from there, and what came of it
     Routes(routes::RoutesArgs),
+    /// Show what a node's cores did while its slowest requests waited; the node runs with --trace-turns
+    Turns(turns::TurnsArgs),
     /// Wait until a node has installed another node's inventory up to a fence
     Await(await_fence::AwaitArgs),
     /// List registered namespaces with the model each stands for
@@ -96,6 +99,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Sync(args) => sync::run(&args),
         Command::Owners(args) => owners::run(&args),
         Command::Routes(args) => routes::run(&args),
+        Command::Turns(args) => turns::run(&args),
         Command::Await(args) => await_fence::run(&args),
         Command::Namespaces(args) => namespaces::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -92,7 +92,13 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             mail_requests: mail.requests,
             mail_replies: mail.answers,
         },
-        turns: TurnReport { turns: turns.turns, stalls: turns.stalls, slice_ns_max: turns.ns_max },
+        turns: TurnReport {
+            turns: turns.turns,
+            stalls: turns.stalls,
+            slice_ns_max: turns.ns_max,
+            whole: turns.whole.into(),
+            peers: turns.peers.into(),
+        },
         coverage: peers.as_ref().map(|peers| peers.coverage),
         peers: peers.map(|peers| peers_report(&peers)),
     }

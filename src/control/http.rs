@@ -34,9 +34,10 @@ use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
 use super::report::{NamespaceRow, ShardReport};
-use super::{routes, visibility};
+use super::{routes, turns, visibility};
 use crate::peers::SamplesAnswer;
 use crate::settings::Token;
+use crate::turns::recorder::TurnsAnswer;
 
 /// Largest request body.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -99,6 +100,16 @@ pub trait NodePort: Clone + Send + Sync + 'static {
         &self,
         had: &[(u64, u64)],
     ) -> impl Future<Output = Result<Option<Vec<SamplesAnswer>>, PortError>> + Send;
+
+    /// At most `limit` events that a core has recorded after the one with a number, after it has forgotten those up to
+    /// another (0: none); none if it records none.
+    fn turns(
+        &self,
+        core: u16,
+        after: u64,
+        limit: usize,
+        forget_through: u64,
+    ) -> impl Future<Output = Result<Option<TurnsAnswer>, PortError>> + Send;
 
     /// Waits until this node has all of a fence, as long as `longest` at most.
     fn await_fence(
@@ -323,6 +334,8 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/cache/routes", get(routes::routes::<P>))
         .route("/cache/namespaces", get(namespaces::<P>))
         .route("/cache/visibility", get(visibility::page::<P>))
+        .route("/cache/turns", get(turns::page::<P>))
+        .route("/cache/turns/forget", post(turns::forget::<P>))
         .route("/cache/sync", post(barriers::sync::<P>))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong)

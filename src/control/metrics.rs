@@ -1,7 +1,7 @@
 //! `/metrics`: the shards' reports as Prometheus text (OpenMetrics 1.0).
 //!
 //! The registry is filled anew at each scrape from reports that the cores already keep, so nothing is
-//! counted twice and no core shares a counter. Labels are `shard`, `medium`, `reason`, `queue`, `kind`,
+//! counted twice and no core shares a counter. Labels are `shard`, `medium`, `reason`, `queue`, `kind`, `part`,
 //! all from fixed sets, and `peer`: none per block, request, namespace or incarnation.
 
 use std::sync::atomic::AtomicU64;
@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::durations;
 use super::metadata::{Membership, MetadataPage, Phase};
 use super::report::{HandshakesReport, PeersReport, ShardReport, SsdState};
 
@@ -526,6 +527,7 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     for metric in METRICS {
         register(&mut registry, metric, &page.shards);
     }
+    durations::register(&mut registry, &page.shards);
     let memory = page.memory;
     for (name, help, value) in [
         ("orbitkv_serving", "1 while the node takes saves", u64::from(page.phase == Phase::Serving)),

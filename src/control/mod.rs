@@ -4,6 +4,7 @@
 mod barriers;
 mod cluster;
 pub mod connections;
+mod durations;
 pub mod epoch_file;
 pub mod etcd;
 mod figures;
@@ -18,6 +19,7 @@ pub mod report;
 pub mod routes;
 pub mod run;
 pub mod signals;
+pub mod turns;
 pub mod visibility;
 
 #[cfg(test)]

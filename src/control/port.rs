@@ -26,6 +26,7 @@ use super::report::{NamespaceRow, ShardReport};
 use crate::core::mail::{Answer, Incoming, Letter, Mail, NamespacesPage};
 use crate::core::report::CoreReport;
 use crate::peers::{OwnerRow, OwnersPage, SamplesAnswer, SamplesQuestion};
+use crate::turns::recorder::{TurnsAnswer, TurnsQuestion};
 
 /// How often a draining node looks at what is left.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
@@ -204,7 +205,8 @@ impl CorePort {
                 Answer::Report(tag, _)
                 | Answer::Namespaces(tag, _)
                 | Answer::Owners(tag, ..)
-                | Answer::Samples(tag, ..) => tag.number,
+                | Answer::Samples(tag, ..)
+                | Answer::Turns(tag, ..) => tag.number,
                 Answer::DrainRequested => {
                     self.shared.drain.notify_one();
                     continue;
@@ -460,6 +462,21 @@ impl NodePort for CorePort {
             all.push(of_core(core).await?);
         }
         Ok(all.into_iter().collect())
+    }
+
+    async fn turns(
+        &self,
+        core: u16,
+        after: u64,
+        limit: usize,
+        forget_through: u64,
+    ) -> Result<Option<TurnsAnswer>, PortError> {
+        let limit = limit as u32;
+        let question = |tag| Letter::Turns(TurnsQuestion { tag, after, limit, forget_through });
+        match self.ask_one(usize::from(core), question).await? {
+            Answer::Turns(_, _, page) => Ok(*page),
+            _ => Err(PortError::Busy),
+        }
     }
 
     async fn await_fence(

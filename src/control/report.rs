@@ -10,6 +10,7 @@ use orbitkv_shards::coverage::CoreCoverage;
 use serde::{Deserialize, Serialize};
 
 use super::routes::{PlanningReport, RouteRow};
+use crate::core::report::{DURATION_BOUNDS_NS, Durations};
 
 /// Levels and counters of one shard at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,6 +254,27 @@ pub struct TurnReport {
     pub stalls: u64,
     /// Longest slice in nanoseconds.
     pub slice_ns_max: u64,
+    /// How long turns took.
+    pub whole: DurationsReport,
+    /// How long the peers' part of them took, where there was one.
+    pub peers: DurationsReport,
+}
+
+/// How often something took how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DurationsReport {
+    /// How many took at most as long as each of the bounds of `orbitkv_turn_seconds`, and longer than the one before; the
+    /// last of them longer than all. Counters.
+    pub counts: [u64; DURATION_BOUNDS_NS.len() + 1],
+    /// All of them together in nanoseconds, counter.
+    pub sum_ns: u64,
+}
+
+impl From<Durations> for DurationsReport {
+    fn from(Durations { counts, sum_ns }: Durations) -> DurationsReport {
+        DurationsReport { counts, sum_ns }
+    }
 }
 
 /// A core's part in the cluster.

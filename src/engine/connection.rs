@@ -94,6 +94,8 @@ pub struct Connection {
     pub registered: Vec<Registered>,
     /// Bytes received and not yet understood: at most one frame.
     pub inbound: Vec<u8>,
+    /// When the last of them came: the turn that took them in.
+    pub received: Moment,
     /// Bytes to be sent.
     pub outbound: Vec<u8>,
     /// Bytes that answers still to come may have, and bytes kept of their requests.
@@ -123,6 +125,7 @@ impl Connection {
             registering: 0,
             registered: Vec::new(),
             inbound: Vec::new(),
+            received: Moment(0),
             outbound: Vec::new(),
             owed_bytes: 0,
             requests: BTreeMap::new(),

@@ -211,6 +211,7 @@ impl EngineHub {
 
     fn done(&mut self, id: ConnectionId, operation: Operation, request_id: u64) -> Result<(), Refused> {
         answers::append_done(&mut self.at(id).outbound, operation, request_id);
+        self.trace.answer(id.0, request_id);
         self.dirty.insert(id);
         Ok(())
     }
@@ -255,6 +256,7 @@ impl EngineHub {
             &[],
         );
         let process_id = connection.process_id;
+        self.trace.answer(id.0, request_id);
         self.dirty.insert(id);
         if hello.previous_connection != 0 && hello.previous_connection != id.0 {
             let connection = ConnectionId(hello.previous_connection);

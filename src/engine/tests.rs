@@ -407,6 +407,22 @@ fn cancels_of_one_request_stop_it_once() {
 }
 
 #[test]
+fn deadlines_that_pass_together_are_met_a_part_a_turn() {
+    let mut rig = Rig::registered();
+    for request_id in 10..210 {
+        rig.prefix(Operation::Acquire, request_id, prefix_body(0), 1);
+    }
+    rig.commands();
+    let over = Moment(rig.hub.deadlines.last().expect("each has one").0.0);
+    let mut met = Vec::new();
+    while rig.hub.next_deadline().is_some_and(|at| at <= over) {
+        rig.hub.on_time(over);
+        met.push(rig.commands().len());
+    }
+    assert_eq!(met, [64, 64, 64, 8]);
+}
+
+#[test]
 fn a_closed_connection_keeps_no_answers() {
     let mut rig = Rig::registered();
     rig.ask_bare(Operation::Sync, 9);

@@ -34,6 +34,8 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{NamespaceDigest, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
+use crate::turns::What;
+use crate::turns::recorder::Trace;
 use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
@@ -199,7 +201,7 @@ impl Peers {
     }
 
     /// One bounded slice of everything; true if more is to be done at once. `boot` is of `CLOCK_BOOTTIME`.
-    pub fn turn(&mut self, shard: &mut Shard, now: Moment, boot: Moment) -> bool {
+    pub fn turn(&mut self, shard: &mut Shard, trace: &mut Trace, now: Moment, boot: Moment) -> bool {
         self.due = false;
         let before = self.endpoint.turn(now.0);
         self.handshake_turns += u64::from(before.shook_hands);
@@ -214,15 +216,21 @@ impl Peers {
         while let Some(event) = self.endpoint.poll_event() {
             self.on_event(event, shard, now, boot);
         }
+        trace.lap(What::Datagrams);
         let mut more = before.more | self.read_links(shard, head, now);
+        trace.lap(What::Frames);
         self.draws = self.draws.wrapping_add(1);
         more |= self.publisher.turn(&shard.source(), self.draws, now);
+        trace.lap(What::Publisher);
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         more |= self.subscriber.turn(&mut index, now);
         samples::note_installs(&mut self.samples, &mut self.subscriber);
+        trace.lap(What::Subscriber);
         self.interpret(now);
+        trace.lap(What::Departures);
         let (payload, mut around) = self.payload_around(now, boot);
         more |= payload.turn(!before.is_behind, shard, &mut around);
+        trace.lap(What::Payload);
         self.gather_doubts();
         let after = self.endpoint.flush(now.0);
         let deadlines = [
@@ -233,6 +241,7 @@ impl Peers {
             self.payload.next_deadline(now),
         ];
         self.deadline = deadlines.into_iter().flatten().min();
+        trace.lap(What::Departures);
         more | after.more
     }
 

@@ -43,7 +43,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 39] = [
+const STABLE: [&str; 40] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -78,6 +78,7 @@ const STABLE: [&str; 39] = [
     "ssd-backend",
     "ssd-depth",
     "audit",
+    "trace-turns",
     "arena-pages",
     "http-token-file",
     "engine-uid",
@@ -111,6 +112,11 @@ fn defaults_on_two_cores() {
     assert_eq!((settings.http.to_string().as_str(), settings.idle), ("127.0.0.1:7070", Idle::Park));
     assert_eq!(settings.audit_interval, Some(Duration::from_secs(1)));
     assert_eq!(resolve(&["--audit", "0s"], 2).expect("none").audit_interval, None);
+    let traces = |flags: &[&str]| resolve(flags, 2).expect("settings").trace_turns;
+    assert_eq!(
+        (traces(&[]), traces(&["--trace-turns"]), traces(&["--trace-turns", "false"])),
+        (false, true, false)
+    );
     assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
     let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
     let settings = NodeSettings::resolve(&NodeArgs::default(), &at_run).expect("defaults");
@@ -286,7 +292,7 @@ fn every_setting_can_come_from_a_file() {
             "ssd-backend" => "\"glommio\"",
             "arena-pages" => "\"thp\"",
             "route-policy" => "\"shadow\"",
-            "metadata-empty-scope" => "true",
+            "metadata-empty-scope" | "trace-turns" => "true",
             "http" => "\"off\"",
             _ => "\"a\"",
         };

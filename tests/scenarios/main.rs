@@ -20,4 +20,5 @@ mod peers;
 mod replays;
 mod routing;
 mod sharing;
+mod turns;
 mod visibility;

@@ -161,6 +161,10 @@ const GATES: &[(&str, &str, &str)] = &[
     ),
     ("pacing_missed", "Blocks that did not come while what a source sends was bounded, or was not", ""),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
+    ("timeline_p50", "Median with the record of requests and turns on, times the one without", "×"),
+    ("timeline_p99_later_ms", "By how much the slowest 1 % of requests are slower with that record on", "ms"),
+    ("timeline_processor", "Processor time of the node with that record on, times the one without", "×"),
+    ("timeline_unfollowed", "Requests that the record does not show from beginning to end", ""),
 ];
 
 /// A gate in plain words, and the unit of its value. One that is not known has its own name and no unit: what is
@@ -212,6 +216,7 @@ pub fn benchmark(name: &str) -> &'static str {
         "resilience" => {
             "What each protection against failing peers costs while nothing fails, and what it gains while a peer is stopped."
         }
+        "timeline" => "What it costs a node to record what its cores do and how far each request is.",
         _ => "",
     }
 }

@@ -13,6 +13,7 @@ pub mod grant;
 mod life;
 mod recover;
 mod save;
+mod stages;
 mod tiers;
 mod withdraw;
 
@@ -42,6 +43,7 @@ pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
+pub use stages::{Stage, StageNote};
 pub use tiers::{Order, OrderKind, TransferId};
 
 /// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
@@ -138,6 +140,7 @@ pub struct Shard {
     /// Where the search for a cold block on SSD alone goes on.
     cold_hand: Option<StateKey>,
     moves: VecDeque<Order>,
+    stages: stages::Stages,
     replies: VecDeque<Reply>,
     ended: Vec<LeasedBlock>,
     draining: bool,
@@ -191,6 +194,7 @@ impl Shard {
             beginning: None,
             cold_hand: None,
             moves: VecDeque::new(),
+            stages: stages::Stages::default(),
             replies: VecDeque::new(),
             ended: Vec::new(),
             draining: false,
@@ -216,6 +220,7 @@ impl Shard {
     /// Carries a command out, as far as it goes now. Every command is answered through
     /// [`Shard::poll_reply`], exactly once but for the parts of an Acquire.
     pub fn execute(&mut self, tag: Tag, command: Command, now: Moment) {
+        self.stages.on_command(tag);
         match command {
             Command::Query { namespaces, keys, hold } => self.query(tag, namespaces, keys, hold, now),
             Command::Reserve { connection, namespace, race, keys } => {

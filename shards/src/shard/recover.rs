@@ -83,6 +83,13 @@ pub(super) struct Fill {
     pub pins: Vec<PinId>,
 }
 
+impl Fill {
+    /// Acquires that wait, once for each block.
+    pub fn awaited_by(&self) -> impl Iterator<Item = Tag> {
+        self.waiters.iter().map(|waiter| waiter.tag)
+    }
+}
+
 impl Shard {
     pub(super) fn query(
         &mut self,
@@ -263,6 +270,9 @@ impl Shard {
         let share = self.leases.reserve(token, slot_bytes(bytes)).expect("asked whether it fits");
         let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
         fill.waiters.push(Waiter { tag, index, share });
+        if fill.placement.is_some() {
+            self.stages.on_read_awaited(tag, fill.stage == FillStage::Reading);
+        }
         None
     }
 

@@ -9,6 +9,7 @@ use orbitkv_wire::identity::{Medium, Sequence};
 use super::audit::{Finder, LostCause};
 use super::recover::{FillPurpose, FillStage};
 use super::save::Eviction;
+use super::stages::Stage;
 use super::{Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::EntryId;
@@ -84,6 +85,7 @@ impl Shard {
         self.next_write_back += 1;
         self.residents.entry_mut(id).ssd = Ssd::Queued;
         self.write_backs.insert(ticket);
+        self.stages.on_write_back_queued(ticket);
         self.write_queue.push_back((self.residents.reference(id), ticket));
         if self.write_queue.len() > 2 * self.residents.len() + WRITE_QUEUE_SLACK {
             self.forget_dead_write_backs();
@@ -129,6 +131,7 @@ impl Shard {
             let payload_bytes = self.residents.entry(entry).bytes;
             let fill = self.fills.get_mut(&copy).expect("queued fills exist");
             fill.stage = FillStage::Reading;
+            self.stages.note(fill.awaited_by(), Stage::DeviceTaken);
             let placement = fill.placement.expect("what is queued for the device lies on it");
             let arena_offset = self.residents.copy(copy).slot.offset;
             let id = self.begin_transfer(Purpose::Fill(copy));
@@ -188,6 +191,7 @@ impl Shard {
         };
         self.residents.entry_mut(id).ssd = Ssd::Writing(placement);
         self.residents.pin(copy);
+        self.stages.on_write_back_taken(ticket);
         let purpose = Purpose::WriteBack { entry: reference, copy, placement, ticket };
         Begun::Order(self.write_order(purpose, copy, placement, bytes, checksum))
     }
@@ -219,6 +223,7 @@ impl Shard {
             Purpose::Audit => self.on_audited(outcome),
             Purpose::WriteBack { entry, copy, placement, ticket } => {
                 self.writes_in_flight -= 1;
+                self.stages.on_write_back_done(ticket);
                 let written = self.on_written(entry, placement, outcome);
                 self.unpin(copy);
                 match written {
@@ -238,6 +243,7 @@ impl Shard {
 
     fn on_read(&mut self, copy: CopyId, outcome: Result<u64, i32>) {
         let fill = &self.fills[&copy];
+        self.stages.note(fill.awaited_by(), Stage::DeviceEnded);
         let shown = self.filling_entry(fill, copy);
         let placement = fill.placement.expect("the device reads what lies on it");
         match outcome {
@@ -368,6 +374,7 @@ impl Shard {
 
     fn finish_write_back(&mut self, ticket: u64) {
         assert!(self.write_backs.remove(&ticket), "a write-back is finished once");
+        self.stages.on_write_back_ended(ticket);
         self.answer_syncs();
     }
 
