@@ -115,10 +115,12 @@ impl Question {
             return Err("nothing was measured".to_owned());
         }
         let mean = mean_of(&ratios, CONFIDENCE);
-        let decision = match () {
-            () if mean.lower >= self.least => Decision::Keep,
-            () if mean.upper < self.least => Decision::Drop,
-            () => Decision::Open,
+        let decision = if mean.lower >= self.least {
+            Decision::Keep
+        } else if mean.upper < self.least {
+            Decision::Drop
+        } else {
+            Decision::Open
         };
         Ok(Judgement { ratios, mean, decision })
     }
