@@ -127,7 +127,7 @@ fn work(subject: &Subject<'_>, plan: &Plan) -> Result<Worked, Failure> {
     let done = thread::scope(|scope| {
         let threads: Vec<_> = engines
             .iter_mut()
-            .map(|engine| scope.spawn(|| engine.batches(plan.batches).map_err(Fault::from)))
+            .map(|engine| scope.spawn(move || engine.batches(plan.batches).map_err(Fault::from)))
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("an engine says its errors"))
     });
