@@ -323,7 +323,11 @@ mod tests {
     #[test]
     fn a_gate_asks_for_the_lower_bound_and_a_wrong_block_is_never_met() {
         assert_eq!(met(&runs(&[(2.0, 1.0), (3.0, 1.0)])), [true, true]);
-        assert_eq!(met(&runs(&[(9.0, 1.0), (0.9, 1.0)])), [false, true], "the mean is 2.8, the bound below 1");
+        assert_eq!(
+            met(&runs(&[(9.0, 1.0), (0.9, 1.0)])),
+            [false, true],
+            "the mean is 2.8, the bound below 1"
+        );
         let mut wrong = runs(&[(2.0, 1.0), (3.0, 1.0)]);
         wrong[1][0].wrong = 1;
         assert_eq!(met(&wrong), [true, false]);

@@ -151,8 +151,7 @@ impl Ablation for Shards {
     }
 
     fn questions(&self) -> Vec<Question> {
-        let of =
-            |gate, figure, sense, least| Question { gate, built: TWO, other: ONE, figure, sense, least };
+        let of = |gate, figure, sense, least| Question { gate, built: TWO, other: ONE, figure, sense, least };
         vec![
             of("ablation_shards_rate", "blocks_a_second", Sense::Higher, RATE_LEAST),
             of("ablation_shards_query", "ask_p99_us", Sense::Lower, SEEN_LEAST),

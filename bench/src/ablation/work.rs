@@ -157,7 +157,13 @@ impl Engine {
         let own = Registration { instance: format!("{}-{number}", common.instance), ..common };
         let namespace = client.register(&own, WAIT)?;
         let source = Source::seeded(subject.seed ^ number, BATCH_BLOCKS, BLOCK_BYTES);
-        Ok(Engine { client, namespace, source, seed: subject.seed, generation: number * GENERATIONS_OF_ENGINE })
+        Ok(Engine {
+            client,
+            namespace,
+            source,
+            seed: subject.seed,
+            generation: number * GENERATIONS_OF_ENGINE,
+        })
     }
 
     /// So many batches of new blocks: reserved, copied in, committed, acquired, looked at, released.

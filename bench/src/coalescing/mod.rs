@@ -109,12 +109,7 @@ fn measure(args: &RunArgs, windows: &[Duration], outlet: &Outlet) -> Result<Repo
 ///
 /// # Errors
 /// If a node fails, or a signal comes.
-pub fn cluster(
-    args: &RunArgs,
-    plan: &Plan,
-    window: Duration,
-    signals: &StopSignals,
-) -> Result<Run, Failure> {
+pub fn cluster(args: &RunArgs, plan: &Plan, window: Duration, signals: &StopSignals) -> Result<Run, Failure> {
     let mut owners = Owners::start(args, Some(Span(window)), signals)?;
     await_applied(&owners, signals)?;
     let revision_before = owners.coordinator().revision()?;

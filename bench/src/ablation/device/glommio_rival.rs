@@ -26,15 +26,25 @@ const BUFFER_BYTES_MIN: u64 = 16 << 20;
 ///
 /// # Errors
 /// If there is no executor, or a request fails or is short.
-pub fn sweep(path: &Path, arena: &Arena, pass: Sweep, core: usize, copies: bool) -> Result<Duration, Failure> {
+pub fn sweep(
+    path: &Path,
+    arena: &Arena,
+    pass: Sweep,
+    core: usize,
+    copies: bool,
+) -> Result<Duration, Failure> {
     let buffers = BUFFERS_OF_FLIGHT * u64::from(pass.depth) * pass.block_bytes;
     let (path, arena) = (path.to_owned(), arena.clone());
     let executor = LocalExecutorBuilder::new(Placement::Fixed(core))
         .name("glommio")
         .io_memory(buffers.max(BUFFER_BYTES_MIN) as usize)
-        .spawn(move || async move { carry(&path, arena, pass, copies).await.map_err(|error| error.to_string()) })
+        .spawn(
+            move || async move { carry(&path, arena, pass, copies).await.map_err(|error| error.to_string()) },
+        )
         .map_err(|error| {
-            format!("glommio does not start: {error}; it takes locked memory (`ulimit -l unlimited`) and io_uring")
+            format!(
+                "glommio does not start: {error}; it takes locked memory (`ulimit -l unlimited`) and io_uring"
+            )
         })?;
     let carried = executor.join().map_err(|error| format!("glommio has ended: {error}"))?;
     carried.map_err(|error| format!("glommio: {error}").into())

@@ -52,7 +52,8 @@ pub fn sweep(file: BorrowedFd<'_>, arena: &Arena, pass: Sweep) -> io::Result<Dur
                 payload_bytes: pass.block_bytes,
                 checksum: ChecksumPolicy::Compute,
             };
-            ring.submit(transfer).map_err(|_| io::Error::other("a ring with a free seat took no transfer"))?;
+            ring.submit(transfer)
+                .map_err(|_| io::Error::other("a ring with a free seat took no transfer"))?;
             next += 1;
         }
         let turn = ring.turn(&mut done, CHECKSUM_BUDGET_BYTES);

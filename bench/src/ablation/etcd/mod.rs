@@ -107,8 +107,7 @@ impl Etcd {
     ) -> Result<Made, Failure> {
         let began_ns = monotonic_ns();
         let mut bursts = Vec::with_capacity(self.plan.bursts);
-        for (number, planned) in
-            rotation(self.args.seed, 1, self.plan.bursts, PERIOD).into_iter().enumerate()
+        for (number, planned) in rotation(self.args.seed, 1, self.plan.bursts, PERIOD).into_iter().enumerate()
         {
             let intended_ns = began_ns + planned.offset_ns;
             pause(Duration::from_nanos(intended_ns.saturating_sub(monotonic_ns())), signals)?;
@@ -186,7 +185,10 @@ impl Etcd {
         let waited = await_until(&publisher, patience(changing), signals, || publisher.applied() >= all);
         let after = Reading::of(&mut nodes)?;
         if let Err(error) = waited {
-            return Ok(Trial::failed(&format!("{} of {all} changes were seen: {error}", publisher.applied())));
+            return Ok(Trial::failed(&format!(
+                "{} of {all} changes were seen: {error}",
+                publisher.applied()
+            )));
         }
         let seen = publisher.end()?;
         let mut latencies = Latencies::new();
@@ -300,7 +302,8 @@ impl Ablation for Etcd {
     }
 
     fn questions(&self) -> Vec<Question> {
-        let of = |gate, other, figure, sense, least| Question { gate, built: ALL, other, figure, sense, least };
+        let of =
+            |gate, other, figure, sense, least| Question { gate, built: ALL, other, figure, sense, least };
         let unless = 1.0 / UNLESS_BETTER;
         vec![
             of("ablation_etcd_plain_seen", PLAIN, "seen_p99_ms", Sense::Lower, unless),

@@ -70,7 +70,8 @@ mod tests {
         let change = Change { key: (3, hash.0), is_put: true, sequence: 258 };
         let name = change.name();
         // Little-endian words of seed, generation and index, by hand.
-        let by_hand = "0700000000000000".to_owned() + "0200000000000000" + "3412000000000000" + &"0".repeat(16);
+        let by_hand =
+            "0700000000000000".to_owned() + "0200000000000000" + "3412000000000000" + &"0".repeat(16);
         assert_eq!(name, format!("orbitkv-bench/blocks/3/{by_hand}"));
         assert_eq!(key_of(name.as_bytes()), Some(change.key));
         assert_eq!((change.value().len(), &change.value()[..3]), (52, &[2, 1, 0][..]));
