@@ -1,5 +1,6 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
+mod ablation;
 mod bootstrap;
 mod churn;
 mod clock;
@@ -45,6 +46,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// What was chosen against what was not: the same work by several means in turns, and what a rule fixed before says.
+    Ablation(ablation::AblationArgs),
     /// How long a node that joins late takes until it has all that the others have, and what they send it for that.
     Bootstrap(bootstrap::BootstrapArgs),
     /// Changes of all owners of a cluster at a sustained rate: how soon each is seen, what waits, and that all ends alike.
@@ -83,6 +86,7 @@ enum Measurement {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
+        Measurement::Ablation(args) => return ablation::run(&args),
         Measurement::Bootstrap(args) => return bootstrap::run(&args),
         Measurement::Churn(args) => return churn::run(&args),
         Measurement::Coalescing(args) => return coalescing::run(&args),

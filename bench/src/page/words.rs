@@ -33,6 +33,88 @@ compared at the end. What was not seen is unknown, and does not count.</dd>\
 /// entry of their own.
 const GATES: &[(&str, &str, &str)] = &[
     (
+        "ablation_etcd_plain_seen",
+        "Streams against a record of each block in etcd: how much sooner a change is seen (p99)",
+        "×",
+    ),
+    (
+        "ablation_etcd_coalesced_seen",
+        "Streams against records in etcd, many at a time: how much sooner a change is seen (p99)",
+        "×",
+    ),
+    (
+        "ablation_etcd_plain_reached",
+        "Streams against a record of each block in etcd: changes kept up with",
+        "×",
+    ),
+    (
+        "ablation_etcd_coalesced_reached",
+        "Streams against records in etcd, many at a time: changes kept up with",
+        "×",
+    ),
+    (
+        "ablation_etcd_plain_processor",
+        "Streams against a record of each block in etcd: processor time spared for a change",
+        "×",
+    ),
+    (
+        "ablation_etcd_coalesced_processor",
+        "Streams against records in etcd, many at a time: processor time spared for a change",
+        "×",
+    ),
+    ("ablation_etcd_scoped_bytes", "Streams of one namespace of four against all: bytes spared", "×"),
+    ("ablation_coalesce_bytes", "Waiting 2 ms against telling at once: bytes spared", "×"),
+    ("ablation_coalesce_seen", "Waiting 2 ms against telling at once: how soon a change is seen (p99)", "×"),
+    ("ablation_coalesce_longer_bytes", "Waiting 2 ms against 5 ms: bytes spared", "×"),
+    (
+        "ablation_idle_ping",
+        "Cores that park against cores that spin: how soon an empty request is answered",
+        "×",
+    ),
+    ("ablation_idle_query", "Cores that park against cores that spin: how soon a query is answered", "×"),
+    ("ablation_idle_rate", "Cores that park against cores that spin: blocks a second", "×"),
+    ("ablation_idle_rest", "Cores that park against cores that spin: processor time spared at rest", "×"),
+    ("ablation_shards_rate", "Two shards of a node against one, on two cores: blocks a second", "×"),
+    (
+        "ablation_shards_query",
+        "Two shards of a node against one, on two cores: how soon a query is answered",
+        "×",
+    ),
+    ("ablation_shards_seen", "Two shards of a node against one, on two cores: how soon a fence is met", "×"),
+    ("ablation_device_write", "A bare ring against glommio: rate of writing to SSD", "×"),
+    ("ablation_device_read", "A bare ring against glommio: rate of reading from SSD", "×"),
+    ("ablation_device_small_write", "A bare ring against glommio: rate of writing small blocks", "×"),
+    ("ablation_device_small_read", "A bare ring against glommio: rate of reading small blocks", "×"),
+    (
+        "ablation_device_node_write",
+        "The node's ring against glommio with a copy: rate of writing to SSD",
+        "×",
+    ),
+    (
+        "ablation_device_node_read",
+        "The node's ring against glommio with a copy: rate of reading from SSD",
+        "×",
+    ),
+    ("ablation_quic_rate", "The own network loop against a stock library: rate", "×"),
+    (
+        "ablation_quic_reader",
+        "The own network loop against a stock library: processor time spared where is read",
+        "×",
+    ),
+    (
+        "ablation_quic_source",
+        "The own network loop against a stock library: processor time spared at the source",
+        "×",
+    ),
+    (
+        "ablation_routing_gain",
+        "Planned routes against the fixed order while a peer can send little: p95",
+        "×",
+    ),
+    ("ablation_routing_cost", "Planned routes against the fixed order while none is held back: p95", "×"),
+    ("ablation_routing_shadow_cost", "Routes planned and not followed against none: p95", "×"),
+    ("ablation_faults", "Blocks that were wrong or missing on any side", ""),
+    (
         "isolation_dram_save_worst_pair",
         "Save under pressure, blocks in memory: p99 of the worst pair, times quiet",
         "×",
@@ -212,6 +294,9 @@ pub fn benchmark(name: &str) -> &'static str {
         }
         "pacing" => {
             "What a bound on what a node sends does for a reader of single blocks, while another reads all it can."
+        }
+        "ablation" => {
+            "What was chosen against what was not, doing the same work in turns: how many times better it is, and what a rule that was fixed before says."
         }
         "resilience" => {
             "What each protection against failing peers costs while nothing fails, and what it gains while a peer is stopped."
