@@ -297,7 +297,9 @@ mod tests {
     fn what_cannot_be_measured_is_refused_with_a_remedy() {
         let refused = |managers, baseline: Option<&str>| {
             let run = RunArgs { managers, ..args() };
-            refuse(&BootstrapArgs { run, baseline: baseline.map(PathBuf::from), churn: plan::CHURN_RATE }).err().unwrap_or_default()
+            refuse(&BootstrapArgs { run, baseline: baseline.map(PathBuf::from), churn: plan::CHURN_RATE })
+                .err()
+                .unwrap_or_default()
         };
         assert_eq!(refused(63, None), "");
         assert!(refused(64, None).contains("lower --managers to 63"));

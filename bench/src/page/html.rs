@@ -73,7 +73,8 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
         own.extend(courses::of_report(&prefix, whose, report));
         own.extend(figures::of_distributions(&prefix, whose, &distributions(report)));
         own.extend(figures::bytes(&prefix, whose, &bytes_by_kind(report)));
-        if !own.is_empty() {
+        let rows = courses::table(whose, report);
+        if !own.is_empty() || !rows.is_empty() {
             let _ = writeln!(
                 text,
                 "<h3>{}</h3>\n<p>{} <span class=\"soft\">From <code>{}</code>.</span></p>",
@@ -81,6 +82,7 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
                 words::benchmark(whose),
                 escape(file)
             );
+            text.push_str(&rows);
             own.iter().for_each(|figure| draw(&mut text, figure));
         }
         figures.extend(own);

@@ -125,7 +125,8 @@ impl Campaign {
         for cell in &self.plan.cells {
             records.push(self.cell(cell, shelf, &signals)?);
         }
-        let report = gates::report(profile, &self.plan, self.seed, &self.machine, &records, at_start.until_now());
+        let report =
+            gates::report(profile, &self.plan, self.seed, &self.machine, &records, at_start.until_now());
         shelf.write(REPORT, &report.json())?;
         Ok(report)
     }
@@ -237,7 +238,9 @@ fn told(record: &Record) -> String {
         }
         _ => {
             let [outcome, _, _, reached, unpaced, p50, p99, ..] = record.row();
-            format!("{name}: {outcome}, {reached} changes a second, at most {unpaced}; seen after {p50} ms, p99 {p99} ms")
+            format!(
+                "{name}: {outcome}, {reached} changes a second, at most {unpaced}; seen after {p50} ms, p99 {p99} ms"
+            )
         }
     }
 }

@@ -131,13 +131,9 @@ mod tests {
         let outcome = |envelope| {
             if envelope == Envelope::Within { Outcome::Measured } else { Outcome::Refused }
         };
-        let right: Vec<Record> =
-            plan.cells.iter().map(|cell| record(cell, outcome(cell.envelope))).collect();
-        let names =
-            ["scale_cells", "scale_convergence", "scale_etcd", "scale_unrefused", "scale_rss"];
-        let met = |missed: &[&str]| {
-            names.map(|name| (name, !missed.contains(&name))).to_vec()
-        };
+        let right: Vec<Record> = plan.cells.iter().map(|cell| record(cell, outcome(cell.envelope))).collect();
+        let names = ["scale_cells", "scale_convergence", "scale_etcd", "scale_unrefused", "scale_rss"];
+        let met = |missed: &[&str]| names.map(|name| (name, !missed.contains(&name))).to_vec();
         assert_eq!(judged(&right), met(&[]));
         let spoilt = |at: usize, change: &dyn Fn(&mut Record)| {
             let mut records = right.clone();
@@ -162,10 +158,12 @@ mod tests {
     #[test]
     fn simulated_refused_and_failed_cells_are_named_with_why() {
         let cells = Plan::of(Profile::Ci).cells;
-        let simulated = Record { why: Some("too many rows".to_owned()), ..record(&cells[1], Outcome::Simulated) };
+        let simulated =
+            Record { why: Some("too many rows".to_owned()), ..record(&cells[1], Outcome::Simulated) };
         let failed = Record { why: Some("a node ended".to_owned()), ..record(&cells[2], Outcome::Failed) };
         let text = figures(&[record(&cells[0], Outcome::Measured), simulated, failed]);
-        for words in ["is simulated, its times are modelled: too many rows", "failed: a node ended", "FAILED"] {
+        for words in ["is simulated, its times are modelled: too many rows", "failed: a node ended", "FAILED"]
+        {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

@@ -33,14 +33,14 @@ pub struct Measured {
 /// # Errors
 /// If the nodes do not start, fail, or do not come to have what they are to have, or a signal comes.
 pub fn measure(cell: &Cell, plan: &Plan, seed: u64, signals: &StopSignals) -> Result<Measured, Failure> {
-    let start =
-        StartOrder { samples: SAMPLES, namespaces: cell.namespaces, ..StartOrder::default() };
+    let start = StartOrder { samples: SAMPLES, namespaces: cell.namespaces, ..StartOrder::default() };
     let mut owners = Owners::start_as(&run_args(cell, seed), &start, signals)?;
     await_applied(&owners, signals)?;
     let revision = owners.coordinator().revision()?;
     let mut samples = Samples::of(owners.identities());
     samples.read_all(owners.http())?;
-    let (sessions_before, bytes_before, used_before) = (owners.sessions()?, bytes(&owners.pages()?), owners.used()?);
+    let (sessions_before, bytes_before, used_before) =
+        (owners.sessions()?, bytes(&owners.pages()?), owners.used()?);
 
     let rhythm = cell.rhythm(plan.changes_per_second);
     let bursts = (plan.paced_seconds * 1_000_000_000).div_ceil(rhythm.period_ns) + 1;
@@ -203,8 +203,13 @@ mod tests {
         let frames = |bytes| PeerFrames { frames: 1, bytes };
         let page = |all, deltas, pages, replay_bytes_sent| {
             let (frames_sent, deltas_sent, pages_sent) = (frames(all), frames(deltas), frames(pages));
-            let peers =
-                Some(PeersReport { frames_sent, deltas_sent, pages_sent, replay_bytes_sent, ..Default::default() });
+            let peers = Some(PeersReport {
+                frames_sent,
+                deltas_sent,
+                pages_sent,
+                replay_bytes_sent,
+                ..Default::default()
+            });
             MetadataPage { shards: vec![ShardReport { peers, ..Default::default() }], ..Default::default() }
         };
         let before = bytes(&[page(100, 50, 30, 10), page(0, 0, 0, 0)]);

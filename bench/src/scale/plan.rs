@@ -129,12 +129,12 @@ const SMALL: Dimensions = Dimensions {
 impl Plan {
     /// The sizes of a profile.
     pub fn of(profile: Profile) -> Plan {
-        let (changes_per_second, paced_seconds, unpaced_seconds, rows_per_core_max, dimensions) = match profile
-        {
-            Profile::Ci => (1_000, 2, 1, ROWS_PER_CORE_MAX_CI, SMALL),
-            Profile::Dense => (4_083, 15, 5, ROWS_PER_CORE_MAX, WHOLE),
-            Profile::Formal => (4_083, 60, 10, ROWS_PER_CORE_MAX, FORMAL),
-        };
+        let (changes_per_second, paced_seconds, unpaced_seconds, rows_per_core_max, dimensions) =
+            match profile {
+                Profile::Ci => (1_000, 2, 1, ROWS_PER_CORE_MAX_CI, SMALL),
+                Profile::Dense => (4_083, 15, 5, ROWS_PER_CORE_MAX, WHOLE),
+                Profile::Formal => (4_083, 60, 10, ROWS_PER_CORE_MAX, FORMAL),
+            };
         Plan {
             profile: Label::from(profile).name.to_owned(),
             changes_per_second,
@@ -215,7 +215,11 @@ impl Cell {
         let repeated = BURST_CHANGES * self.repeated_percent / 100;
         let times = if self.load == Load::Bursty { BURSTY } else { 1 };
         let rounds = repeated / (2 * REPEATED_BLOCKS);
-        Mix { own: (BURST_CHANGES - repeated) * times, repeated_blocks: REPEATED_BLOCKS, rounds: rounds * times }
+        Mix {
+            own: (BURST_CHANGES - repeated) * times,
+            repeated_blocks: REPEATED_BLOCKS,
+            rounds: rounds * times,
+        }
     }
 
     /// When each owner makes its bursts, so that all together make that many changes a second.
@@ -301,8 +305,7 @@ mod tests {
         // 16 × 15 × 32,768 rows are 7.9 M, 64 × 63 × 4,096 are 16.5 M.
         assert_eq!(cell(&plan, "residences-32768").rows(), 7_864_320);
         assert_eq!(cell(&plan, "corner-64x4096").rows(), 16_515_072);
-        let carrier =
-            |name, cores, fits| cell(&plan, name).carrier(cores * plan.rows_per_core_max, fits);
+        let carrier = |name, cores, fits| cell(&plan, name).carrier(cores * plan.rows_per_core_max, fits);
         for name in ["base", "managers-64", "residences-32768"] {
             assert_eq!(carrier(name, 2, true), Carrier::Processes, "{name}");
             assert_eq!(carrier(name, 2, false), Carrier::Simulator, "{name}");
@@ -315,9 +318,17 @@ mod tests {
             .filter(|cell| cell.carrier(2 * ci.rows_per_core_max, true) == Carrier::Simulator)
             .map(|cell| cell.name.as_str())
             .collect();
-        assert_eq!(simulated, ["corner-12x256"], "the simulator is seen to run, and nothing else is left to it");
+        assert_eq!(
+            simulated,
+            ["corner-12x256"],
+            "the simulator is seen to run, and nothing else is left to it"
+        );
         for name in ["beyond-index", "beyond-receive", "beyond-memory"] {
-            assert_eq!(carrier(name, 1, false), Carrier::Processes, "{name}: its refusal is what is measured");
+            assert_eq!(
+                carrier(name, 1, false),
+                Carrier::Processes,
+                "{name}: its refusal is what is measured"
+            );
         }
     }
 

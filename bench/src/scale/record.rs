@@ -319,10 +319,7 @@ pub mod tests {
             ["measured", "2", "128", "4100", "50000", "2.50", "4.25", "0.50", "50", "3", "0", "0"]
         );
         let simulated = row(Outcome::Simulated);
-        assert_eq!(
-            simulated,
-            ["simulated", "2", "128", "-", "-", "2.30", "4.10", "-", "-", "7", "-", "-"]
-        );
+        assert_eq!(simulated, ["simulated", "2", "128", "-", "-", "2.30", "4.10", "-", "-", "7", "-", "-"]);
         assert_eq!(row(Outcome::Refused)[3..], ["-"; 9]);
         assert_eq!(row(Outcome::Failed)[0], "FAILED");
     }

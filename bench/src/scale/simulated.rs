@@ -60,8 +60,8 @@ pub fn run(cell: &Cell, seed: u64, signals: &StopSignals) -> Result<Simulated, F
 /// What it says in its one line of JSON.
 fn parsed(text: &str) -> Result<Simulated, String> {
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or(text);
-    let value: Value =
-        serde_json::from_str(line).map_err(|error| format!("the simulator does not say JSON: {error}: {line}"))?;
+    let value: Value = serde_json::from_str(line)
+        .map_err(|error| format!("the simulator does not say JSON: {error}: {line}"))?;
     let of = |name: &str| value[name].as_u64().ok_or_else(|| format!("the simulator says no {name}: {line}"));
     Ok(Simulated {
         events: of("events")?,

@@ -66,8 +66,7 @@ pub fn run(
     signals: &StopSignals,
 ) -> Result<FaultsCell, Failure> {
     let faults = &plan.faults;
-    let start =
-        StartOrder { journal: Some(ByteSize(JOURNAL_SLICE_BYTES_MIN)), ..StartOrder::default() };
+    let start = StartOrder { journal: Some(ByteSize(JOURNAL_SLICE_BYTES_MIN)), ..StartOrder::default() };
     let order = order(faults.nodes, faults.residences, &start)?;
     progress(&format!("faults: starting etcd and {} nodes", faults.nodes));
     let mut cluster = Cluster::start(&order, signals)?;

@@ -137,7 +137,8 @@ impl Soak<'_> {
     fn memory(&self) -> Vec<Memory> {
         let settle_s = self.plan.settle_seconds as f64;
         let live = self.live.iter().flat_map(|cell| Memory::of("live", &cell.samples, settle_s));
-        live.chain(self.faults.iter().flat_map(|cell| Memory::of("faults", &cell.samples, settle_s))).collect()
+        live.chain(self.faults.iter().flat_map(|cell| Memory::of("faults", &cell.samples, settle_s)))
+            .collect()
     }
 
     /// What ended a cell early.
@@ -216,13 +217,22 @@ impl Soak<'_> {
         let mut parts = Vec::new();
         if let Some(cell) = &self.live {
             let mut table = Table::new([
-                "blocks", "rounds", "saved", "from dram", "from ssd", "at a peer", "missed there", "MiB compared",
+                "blocks",
+                "rounds",
+                "saved",
+                "from dram",
+                "from ssd",
+                "at a peer",
+                "missed there",
+                "MiB compared",
             ]);
             for one in &cell.foregrounds {
                 let tally = &one.tally;
-                let blocks = [tally.saved, tally.from_dram, tally.from_ssd, tally.at_peer, tally.missed_at_peer];
+                let blocks =
+                    [tally.saved, tally.from_dram, tally.from_ssd, tally.at_peer, tally.missed_at_peer];
                 let figures = [tally.rounds].into_iter().chain(blocks).chain([tally.bytes >> 20]);
-                table.row([one.medium.to_owned()].into_iter().chain(figures.map(|figure| figure.to_string())));
+                table
+                    .row([one.medium.to_owned()].into_iter().chain(figures.map(|figure| figure.to_string())));
             }
             parts.push(format!(
                 "live, {:.0} s beside {} changes of inventory\n{table}",
@@ -247,7 +257,8 @@ impl Soak<'_> {
                 cell.seconds, cell.changes, cell.visited[1], cell.visited[0]
             ));
         }
-        let mut table = Table::new(["memory", "node", "bill MiB", "most MiB", "share", "growth of 2nd half, KiB"]);
+        let mut table =
+            Table::new(["memory", "node", "bill MiB", "most MiB", "share", "growth of 2nd half, KiB"]);
         for one in memory {
             let growth = one.growth_share.map(|share| share * one.bill_bytes as f64 / 1_024.0);
             table.row([
@@ -395,10 +406,14 @@ mod tests {
         assert_eq!(growing(401), ["soak_rss_growth"]);
         let early = |at: u32| 500_000 - u64::from(50_u32.saturating_sub(at)) * 5_000;
         assert_eq!(judged(|_, faults| faults.samples = samples(early)), none, "it fills in the first half");
-        assert_eq!(judged(|live, faults| {
-            live.samples.truncate(1);
-            faults.samples.truncate(1);
-        }), ["soak_rss_growth"], "nothing is known");
+        assert_eq!(
+            judged(|live, faults| {
+                live.samples.truncate(1);
+                faults.samples.truncate(1);
+            }),
+            ["soak_rss_growth"],
+            "nothing is known"
+        );
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use orbitkv::client::{
-    BlockHash, Client, ClientSettings, CommitOutcome, EvictOutcome, Media, Medium as StoredOn, Namespace, Place,
-    PrefixList, SaveKey,
+    BlockHash, Client, ClientSettings, CommitOutcome, EvictOutcome, Media, Medium as StoredOn, Namespace,
+    Place, PrefixList, SaveKey,
 };
 use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
 use orbitkv::control::signals::StopSignals;

@@ -65,7 +65,10 @@ pub struct SoakArgs {
 pub fn run(args: &SoakArgs) -> ExitCode {
     let faults = args.cell != Part::Live;
     if faults && !args.inside && geteuid().is_root() {
-        progress(&format!("no network namespace, so partitioned nodes are stopped instead: {}", own_network::enter()));
+        progress(&format!(
+            "no network namespace, so partitioned nodes are stopped instead: {}",
+            own_network::enter()
+        ));
     }
     let directory = match begin(&args.out) {
         Ok(directory) => directory,
@@ -93,7 +96,9 @@ fn begin(directory: &Path) -> Result<PathBuf, Failure> {
     let shown = directory.display();
     fs::create_dir_all(directory).map_err(|error| format!("--out {shown}: {error}; choose another"))?;
     if fs::read_dir(directory)?.next().is_some() {
-        return Err(format!("--out {shown} is not empty: name another, because a soak is made in one go").into());
+        return Err(
+            format!("--out {shown} is not empty: name another, because a soak is made in one go").into()
+        );
     }
     Ok(directory.canonicalize()?)
 }

@@ -104,8 +104,7 @@ fn look(node: usize, seat: &Seat, at_s: f64) -> Option<Sample> {
     let place = seat.place();
     let rss_bytes = processes::resident_bytes(place.process).ok().filter(|bytes| *bytes > 0)?;
     let processor_s = processes::processor_time(place.process).ok()?.as_secs_f64();
-    let sample =
-        Sample { at_s, node, life: place.life, rss_bytes, processor_s, ..Sample::default() };
+    let sample = Sample { at_s, node, life: place.life, rss_bytes, processor_s, ..Sample::default() };
     let page = match seat.is_dark() {
         true => None,
         false => page(&place.http),

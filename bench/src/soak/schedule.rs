@@ -115,7 +115,6 @@ impl Schedule {
     fn within(&mut self, (from, until): (u64, u64)) -> Duration {
         Duration::from_millis(from + self.below(until - from + 1))
     }
-
 }
 
 impl Iterator for Schedule {

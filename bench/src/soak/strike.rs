@@ -206,7 +206,8 @@ impl Striker<'_> {
         let mut guard = source.owner.lock().expect("a panic ends the process");
         let owner = guard.as_mut().ok_or("every node has an owner")?;
         let name = source.place().name;
-        let (page, _): (OwnersPage, _) = HttpClient::new(&node.place().http)?.get_as("/cache/metadata/owners")?;
+        let (page, _): (OwnersPage, _) =
+            HttpClient::new(&node.place().http)?.get_as("/cache/metadata/owners")?;
         let stream = page.owners.into_iter().find(|stream| stream.node_id == name);
         let applied = stream.map_or(0, |stream| stream.applied);
         let http = HttpClient::new(&source.place().http)?;

@@ -91,9 +91,8 @@ pub fn of(planned: &Planned, before: &[Counters], after: &[Counters], lag_beyond
     let lost = |which: &dyn Fn(usize) -> bool| {
         came(before, after, which, |counters| counters.sessions_lost + counters.streams_excluded)
     };
-    let snapshots = |which: &dyn Fn(usize) -> bool| {
-        came(before, after, which, |counters| counters.snapshots_installed)
-    };
+    let snapshots =
+        |which: &dyn Fn(usize) -> bool| came(before, after, which, |counters| counters.snapshots_installed);
     let counted = match planned.kind {
         Kind::Partition => vec![("sessions lost by others", lost(&others))],
         Kind::SlowSubscriber => vec![("records behind, beyond half of what changed in a stop", lag_beyond)],
@@ -102,7 +101,10 @@ pub fn of(planned: &Planned, before: &[Counters], after: &[Counters], lag_beyond
             ("snapshots of the one that stood still", snapshots(&struck)),
         ],
         Kind::ReceiverRestart => {
-            vec![("sessions lost by others", lost(&others)), ("snapshots of the one that came back", snapshots(&struck))]
+            vec![
+                ("sessions lost by others", lost(&others)),
+                ("snapshots of the one that came back", snapshots(&struck)),
+            ]
         }
         Kind::SourceRestart => {
             vec![("sessions lost by others", lost(&others)), ("snapshots of others", snapshots(&others))]
@@ -171,7 +173,10 @@ mod tests {
             })
         };
         assert!(overflow(1, 1));
-        assert!(!overflow(0, 1) && !overflow(1, 0), "both have to be seen, and the snapshot at the struck node");
+        assert!(
+            !overflow(0, 1) && !overflow(1, 0),
+            "both have to be seen, and the snapshot at the struck node"
+        );
         for (kind, snapshots_at, seen) in [
             (Kind::ReceiverRestart, 1, true),
             (Kind::ReceiverRestart, 0, false),
