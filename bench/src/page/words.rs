@@ -167,7 +167,11 @@ const GATES: &[(&str, &str, &str)] = &[
     ("scale_cells", "Clusters of the matrix that came to no result", ""),
     ("scale_convergence", "Blocks that are wrong or missing at other nodes at the end of each cluster", ""),
     ("scale_etcd", "Writes to the coordinator (etcd) while changes were made", ""),
-    ("scale_unrefused", "Clusters beyond what nodes are made for that were not refused as they have to be", ""),
+    (
+        "scale_unrefused",
+        "Clusters beyond what nodes are made for that were not refused as they have to be",
+        "",
+    ),
     ("scale_rss", "Most memory a node took, as a share of what it said it would", ""),
     ("soak_wrong_bytes", "Blocks that came back with other bytes than were saved", ""),
     ("soak_lost", "Blocks that a node had accepted and did not have any more", ""),
@@ -175,7 +179,11 @@ const GATES: &[(&str, &str, &str)] = &[
     ("soak_live_seconds", "How long blocks were saved and restored, every byte compared", "s"),
     ("soak_unseen", "Faults that left nothing in the nodes' counters, or were not made", ""),
     ("soak_convergence", "Blocks that are wrong or missing at other nodes after all faults", ""),
-    ("soak_rss_growth", "Growth of a node's memory in the second half, as a share of what it said it would take", ""),
+    (
+        "soak_rss_growth",
+        "Growth of a node's memory in the second half, as a share of what it said it would take",
+        "",
+    ),
     ("soak_rss", "Most memory a node took, as a share of what it said it would", ""),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
 ];
