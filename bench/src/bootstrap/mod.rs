@@ -106,7 +106,7 @@ fn measure(args: &BootstrapArgs, outlet: &Outlet) -> Result<Report, Failure> {
             "legs": legs,
             "joins_per_leg": joins_per_leg,
             "baseline": args.baseline,
-            "churn_changes_per_second": args.churn,
+            "changes_per_second": args.churn,
             "sides": all.iter().filter(|joins| !joins.joined.is_empty()).map(Joins::json).collect::<Vec<_>>(),
             "pressure": load.until_now(),
         }),

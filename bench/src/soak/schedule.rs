@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn every_node_is_struck_and_the_witness_never_ended() {
         for nodes in [2, 3, 6] {
-            let all = drawn(9, nodes, 700);
+            let all = drawn(9, nodes, 7_000);
             for planned in &all {
                 assert!(planned.node < usize::from(nodes) && planned.other < usize::from(nodes));
                 assert_ne!(planned.node, planned.other, "{planned:?}");

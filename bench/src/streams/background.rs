@@ -41,11 +41,14 @@ impl Rhythm {
     }
 }
 
+/// An engine with its bursts, or why it failed, in words.
+type Worked = Result<(Owner, Vec<Burst>), String>;
+
 /// Engines at work.
 pub struct Background {
     mix: Mix,
     stopping: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<(Owner, Vec<Burst>), String>>>,
+    threads: Vec<JoinHandle<Worked>>,
 }
 
 /// What they have made.
