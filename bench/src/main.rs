@@ -13,6 +13,7 @@ mod isolation;
 mod local;
 mod machine;
 mod pacing;
+mod own_network;
 mod page;
 mod payload;
 mod peer;
@@ -23,6 +24,8 @@ mod report;
 mod resampling;
 mod resilience;
 mod routing;
+mod scale;
+mod soak;
 mod statistics;
 mod streams;
 mod timeline;
@@ -77,6 +80,10 @@ enum Measurement {
     Timeline(timeline::TimelineArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
+    /// How far a cluster goes: nodes, residences, bursts, repeated keys and namespaces, one at a time, and what is beyond.
+    Scale(scale::ScaleArgs),
+    /// Hours of saving and restoring with every byte compared, and of faults in a seeded order, in bounded memory.
+    Soak(soak::SoakArgs),
     /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
     Visibility(visibility::VisibilityArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
@@ -101,6 +108,8 @@ fn main() -> ExitCode {
         Measurement::Resilience(args) => return resilience::run(&args),
         Measurement::Timeline(args) => return timeline::run(&args),
         Measurement::Report(args) => return page::run(&args),
+        Measurement::Scale(args) => return scale::run(&args),
+        Measurement::Soak(args) => return soak::run(&args),
         Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };

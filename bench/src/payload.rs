@@ -89,6 +89,11 @@ impl Source {
         }
     }
 
+    /// Stamps one block.
+    pub fn stamp_one(&mut self, position: usize, generation: u64, index: u64) {
+        self.bytes[position * self.block_bytes..][..STAMP_BYTES].copy_from_slice(&stamp(generation, index));
+    }
+
     /// One block.
     pub fn block(&self, position: usize) -> &[u8] {
         &self.bytes[position * self.block_bytes..][..self.block_bytes]

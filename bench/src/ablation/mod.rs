@@ -143,7 +143,7 @@ pub fn run(args: &AblationArgs) -> ExitCode {
         Which::Shards => shards::Shards::new(args, plan).map(|one| Box::new(one) as _),
         Which::Device => device::Device::new(args, plan).map(|one| Box::new(one) as _),
         Which::Quic => quic::Quic::new(args, plan).map(|one| Box::new(one) as _),
-        Which::Routing if !args.inside => return fail(Exit::Environment, &*crate::routing::enter()),
+        Which::Routing if !args.inside => return fail(Exit::Environment, &*crate::own_network::enter()),
         Which::Routing => routing::Routing::new(args).map(|one| Box::new(one) as _),
     };
     let ablation = match ablation {

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
-use orbitkv::client::Registration;
 use orbitkv::cluster::{Cluster, NodeOrder};
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::owners::{Owner as Stream, OwnersPage};
@@ -12,11 +11,10 @@ use orbitkv_native::clock::monotonic_ns;
 use serde::Serialize;
 
 use super::plan::{CHANGES, Cell, NAMESPACES, PERIOD, changes_of};
-use crate::payload::registration;
 use crate::processes::processor_time;
 use crate::streams::cadence::rotation;
 use crate::streams::keys::Keys;
-use crate::streams::owner::{BLOCK_BYTES, Owner};
+use crate::streams::owner::{Owner, engine};
 use crate::streams::owners::{StartOrder, dram_of, order};
 use crate::streams::{RunArgs, WAIT, failure, pause};
 use crate::{Failure, progress};
@@ -116,16 +114,6 @@ pub fn measure(
     })
 }
 
-/// The engine of one namespace: a model of its own.
-pub fn engine(number: usize) -> Registration {
-    let common = registration(BLOCK_BYTES);
-    Registration {
-        instance: format!("{}-{number}", common.instance),
-        model: format!("{}-{number}", common.model),
-        ..common
-    }
-}
-
 impl Nodes {
     /// Starts a source and those that follow it, and saves the first blocks.
     ///
@@ -148,7 +136,7 @@ impl Nodes {
         let source_name = node.name().to_owned();
         let owner = |number: usize| {
             let keys = Keys::none(args.seed, number as u64 + 1);
-            Owner::start_as(node.socket(), &engine(number), keys, args.seed, args.residences)
+            Owner::start_as(node.socket(), &[engine(number)], keys, args.seed, args.residences)
         };
         let source = (0..NAMESPACES).map(owner).collect::<Result<Vec<_>, _>>()?;
         let scope = match cell.subscription.namespaces() {

@@ -210,6 +210,11 @@ const GATES: &[(&str, &str, &str)] = &[
         "p99 of the time until a node that joins has all that others have, times an earlier build",
         "×",
     ),
+    (
+        "bootstrap_churn",
+        "p99 of the same time while all other nodes change what they hold, times an earlier build",
+        "×",
+    ),
     ("fanout_delivered", "Changes that a node was told beside those it had asked for, or was not told", ""),
     ("fanout_rows", "Blocks that are wrong or missing at nodes that follow", ""),
     ("coalescing_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
@@ -242,6 +247,27 @@ const GATES: &[(&str, &str, &str)] = &[
         "ms",
     ),
     ("pacing_missed", "Blocks that did not come while what a source sends was bounded, or was not", ""),
+    ("scale_cells", "Clusters of the matrix that came to no result", ""),
+    ("scale_convergence", "Blocks that are wrong or missing at other nodes at the end of each cluster", ""),
+    ("scale_etcd", "Writes to the coordinator (etcd) while changes were made", ""),
+    (
+        "scale_unrefused",
+        "Clusters beyond what nodes are made for that were not refused as they have to be",
+        "",
+    ),
+    ("scale_rss", "Most memory a node took, as a share of what it said it would", ""),
+    ("soak_wrong_bytes", "Blocks that came back with other bytes than were saved", ""),
+    ("soak_lost", "Blocks that a node had accepted and did not have any more", ""),
+    ("soak_troubles", "Parts of the soak that ended before their time", ""),
+    ("soak_live_seconds", "How long blocks were saved and restored, every byte compared", "s"),
+    ("soak_unseen", "Faults that left nothing in the nodes' counters, or were not made", ""),
+    ("soak_convergence", "Blocks that are wrong or missing at other nodes after all faults", ""),
+    (
+        "soak_rss_growth",
+        "Growth of a node's memory in the second half, as a share of what it said it would take",
+        "",
+    ),
+    ("soak_rss", "Most memory a node took, as a share of what it said it would", ""),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
     ("timeline_p50", "Median with the record of requests and turns on, times the one without", "×"),
     ("timeline_p99_later_ms", "By how much the slowest 1 % of requests are slower with that record on", "ms"),
@@ -287,6 +313,12 @@ pub fn benchmark(name: &str) -> &'static str {
         }
         "coalescing" => {
             "What it spares to wait a moment before others are told, when the same blocks change again and again."
+        }
+        "scale" => {
+            "How far a cluster goes, one dimension at a time, and that what is too much for it is refused and does no harm."
+        }
+        "soak" => {
+            "Whether a cluster bears hours of work and of faults: every byte right, nothing lost, all alike in the end, in bounded memory."
         }
         "isolation" => "Whether changes that other nodes tell slow down the server that works with a node.",
         "routing" => {

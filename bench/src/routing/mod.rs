@@ -17,9 +17,8 @@ mod conversations;
 pub mod plan;
 pub mod trial;
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 use orbitkv::cli::table::Table;
@@ -34,7 +33,7 @@ use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::resampling::{Mean, mean_of};
 use crate::statistics::Latencies;
-use crate::{Failure, fail, machine, progress};
+use crate::{Failure, fail, machine, own_network, progress};
 use plan::Plan;
 use trial::{Ground, Trial};
 
@@ -127,7 +126,7 @@ impl Policy {
 /// wrong bytes were seen in any.
 pub fn run(args: &RoutingArgs) -> ExitCode {
     if !args.inside {
-        return fail(Exit::Environment, &*enter());
+        return fail(Exit::Environment, &*own_network::enter());
     }
     let report = match measure(args) {
         Ok(report) => report,
@@ -142,19 +141,6 @@ pub fn run(args: &RoutingArgs) -> ExitCode {
         true => Exit::Done.into(),
         false => Exit::Unmet.into(),
     }
-}
-
-/// Begins again as the same process in a network namespace of its own; comes back only if that fails.
-pub fn enter() -> Failure {
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return error.into(),
-    };
-    let script = "ip link set lo up && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", script, "sh"]).arg(program);
-    let error = command.args(std::env::args_os().skip(1)).arg("--inside").exec();
-    format!("unshare (Debian: util-linux) does not start: {error}").into()
 }
 
 fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
