@@ -3,7 +3,7 @@
 use orbitkv_shards::fetcher::BreakerStanding;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
-use orbitkv_wire::inventory::Kind;
+use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
@@ -153,6 +153,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         changes_applied: subscriber.changes_applied,
         changes_staged: subscriber.changes_staged,
         sessions_opened: subscriber.sessions_opened,
+        sessions_superseded: subscriber.refusals.get(&OpenRefusal::WrongSource).copied().unwrap_or(0),
         sessions_lost: subscriber.sessions_lost,
         sessions_resumed: subscriber.resumed,
         snapshots_installed: subscriber.snapshots_installed,

@@ -305,6 +305,8 @@ pub struct PeersReport {
     pub changes_staged: u64,
     /// Sessions opened, counter.
     pub sessions_opened: u64,
+    /// Sessions that a source refused because it is another life than was asked, counter.
+    pub sessions_superseded: u64,
     /// Sessions that ended from elsewhere, counter.
     pub sessions_lost: u64,
     /// Views that went on after a reconnect, counter.

@@ -435,6 +435,7 @@ impl Core {
             | Answer::Samples(..)
             | Answer::Lowered(..)
             | Answer::Doubted(..)
+            | Answer::Look(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }

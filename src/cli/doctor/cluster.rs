@@ -221,13 +221,13 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "give the peers more room (--dram, --ssd), or lower --coalesce if their changes come late",
         ));
     }
-    if fetching.stale_epoch > 0 {
+    if fetching.stale_epoch + peers.sessions_superseded > 0 {
         found.push(finding(
             Severity::Notice,
             "superseded-answers",
             format!(
-                "{} requests of core {shard} went to a life of a peer that was over",
-                fetching.stale_epoch
+                "{} requests for blocks and {} for inventory of core {shard} went to a life of a peer that was over",
+                fetching.stale_epoch, peers.sessions_superseded
             ),
             "each was a miss or went elsewhere; the old life was excluded, and etcd was read once",
             "nothing, if nodes were restarted; else see why they lose their leases",
@@ -370,7 +370,7 @@ mod tests {
             let peers = PeersReport { breakers, ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), expected, "{states:?}");
         }
-        let table: [(Change, &[(&str, Severity)]); 13] = [
+        let table: [(Change, &[(&str, Severity)]); 14] = [
             (|_| {}, &[]),
             (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
             (|p| p.handshakes.wrong_signatures = 1, &[("impostor", Severity::Fault)]),
@@ -391,6 +391,7 @@ mod tests {
             ),
             (|p| (p.fetching.fetched, p.fetching.range_ended) = (90, 10), &[]),
             (|p| p.fetching.stale_epoch = 1, &[("superseded-answers", Severity::Notice)]),
+            (|p| p.sessions_superseded = 1, &[("superseded-answers", Severity::Notice)]),
         ];
         for (change, expected) in table {
             let mut peers = PeersReport::default();
