@@ -21,6 +21,7 @@ mod resampling;
 mod resilience;
 mod routing;
 mod statistics;
+mod strategies;
 mod streams;
 mod visibility;
 
@@ -65,6 +66,8 @@ enum Measurement {
     Routing(routing::RoutingArgs),
     /// What each pattern against failing peers costs on a quiet day and gains on a failing one, on real processes.
     Resilience(resilience::ResilienceArgs),
+    /// What it costs to find out that owners have begun other lives: look them up first, be redirected, or read the map again.
+    Strategies(strategies::StrategiesArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
     /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Routing(args) => return routing::run(&args),
         Measurement::Resilience(args) => return resilience::run(&args),
+        Measurement::Strategies(args) => return strategies::run(&args),
         Measurement::Report(args) => return page::run(&args),
         Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),

@@ -235,6 +235,7 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         lease_expired: fetcher.lease_expired,
         dials_failed: fetcher.dials_failed,
         violations: fetcher.violations,
+        operations: fetcher.operations,
         first_asks: fetcher.first_asks,
         extra_asks: fetcher.extra_asks,
         extra_asks_refused: fetcher.extra_asks_refused,

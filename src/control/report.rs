@@ -462,6 +462,8 @@ pub struct FetchingReport {
     pub dials_failed: u64,
     /// Connections closed because a source broke the protocol.
     pub violations: u64,
+    /// Requests to peers, each for as many blocks as waited for the same peer.
+    pub operations: u64,
     /// Blocks asked for.
     pub first_asks: u64,
     /// Blocks asked for again after a call had failed, or was answered that they cannot be read.

@@ -159,6 +159,22 @@ const GATES: &[(&str, &str, &str)] = &[
         "Longest time after a deadline until the peer no longer keeps blocks ready for who gave up",
         "ms",
     ),
+    ("strategies_wrong", "Blocks that came with wrong bytes while owners were killed and started again", ""),
+    (
+        "strategies_hybrid_reads",
+        "Reads of the coordinator (etcd) that it takes a node to know owners again that were started anew",
+        "",
+    ),
+    (
+        "strategies_hybrid_bytes",
+        "Bytes to and from the coordinator (etcd) meanwhile, times looking each owner up before it is asked",
+        "×",
+    ),
+    (
+        "strategies_hybrid_quiet",
+        "Time until no request is missed any more, times the quicker of two other strategies",
+        "×",
+    ),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
 ];
 
@@ -207,6 +223,9 @@ pub fn benchmark(name: &str) -> &'static str {
         }
         "resilience" => {
             "What each protection against failing peers costs while nothing fails, and what it gains while a peer is stopped."
+        }
+        "strategies" => {
+            "What it costs a node to find out that other nodes were started anew: three strategies while one, eight or all of them are."
         }
         _ => "",
     }
