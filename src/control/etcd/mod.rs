@@ -198,7 +198,11 @@ pub async fn run(
                 Some(Arrival::Answer(number, result)) => room.on_answer(number, result, now()),
                 Some(Arrival::Renewal(number, result)) => room.on_renewed(number, result, now()),
                 Some(Arrival::News(number, header, news)) => {
-                    if let Some((number, header, news)) = late.hold((number, header, news)) {
+                    // That there is a watch is no news of anybody.
+                    let is_of_watch = matches!(news, News::Created | News::Ended(_));
+                    let news = (number, header, news);
+                    let at_once = if is_of_watch { Some(news) } else { late.hold(news) };
+                    if let Some((number, header, news)) = at_once {
                         room.on_news(number, header, news, now());
                     }
                 }
