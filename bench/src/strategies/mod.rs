@@ -117,17 +117,17 @@ fn figures(moves: &[usize], trials: &[Trial]) -> String {
     ]);
     for &moved in moves {
         for strategy in Strategy::ALL {
-            let middle = |of: fn(&Trial) -> f64| format!("{:.0}", middle(trials, strategy, moved, of));
+            let shown = |of: fn(&Trial) -> f64| format!("{:.0}", middle(trials, strategy, moved, of));
             table.row([
                 moved.to_string(),
                 strategy.words().to_owned(),
-                middle(|trial| trial.counts.refusals() as f64),
-                middle(|trial| trial.counts.batches as f64),
-                middle(|trial| trial.counts.reads() as f64),
-                middle(|trial| trial.counts.etcd_bytes as f64),
-                middle(|trial| trial.asks_missed as f64),
-                middle(|trial| trial.outage_ms),
-                middle(|trial| trial.quiet_ms),
+                shown(|trial| trial.counts.refusals() as f64),
+                shown(|trial| trial.counts.batches as f64),
+                shown(|trial| trial.counts.reads() as f64),
+                shown(|trial| trial.counts.etcd_bytes as f64),
+                shown(|trial| trial.asks_missed as f64),
+                shown(|trial| trial.outage_ms),
+                shown(|trial| trial.quiet_ms),
             ]);
         }
     }

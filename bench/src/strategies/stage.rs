@@ -42,7 +42,7 @@ pub struct Counts {
 impl Counts {
     fn of(page: &MetadataPage) -> Counts {
         let peers = || page.shards.iter().filter_map(|shard| shard.peers.as_ref());
-        let sum = |of: fn(&PeersReport) -> u64| peers().map(of).sum();
+        let sum = |of: fn(&PeersReport) -> u64| -> u64 { peers().map(of).sum() };
         let membership = &page.membership;
         Counts {
             refused_asks: sum(|peers| peers.fetching.stale_epoch),
