@@ -120,6 +120,7 @@ impl Rig {
             refreshes: Vec::new(),
             trials: Vec::new(),
             warm: Vec::new(),
+            range_ended: Vec::new(),
             is_behind: false,
             reads: Vec::new(),
             released: Vec::new(),
