@@ -27,6 +27,7 @@ mod routing;
 mod scale;
 mod soak;
 mod statistics;
+mod strategies;
 mod streams;
 mod timeline;
 mod visibility;
@@ -78,6 +79,8 @@ enum Measurement {
     Resilience(resilience::ResilienceArgs),
     /// What the stage timeline of requests and turns costs the node that records it.
     Timeline(timeline::TimelineArgs),
+    /// What it costs to find out that owners have begun other lives: look them up first, be redirected, or read the map again.
+    Strategies(strategies::StrategiesArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
     /// How far a cluster goes: nodes, residences, bursts, repeated keys and namespaces, one at a time, and what is beyond.
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Measurement::Routing(args) => return routing::run(&args),
         Measurement::Resilience(args) => return resilience::run(&args),
         Measurement::Timeline(args) => return timeline::run(&args),
+        Measurement::Strategies(args) => return strategies::run(&args),
         Measurement::Report(args) => return page::run(&args),
         Measurement::Scale(args) => return scale::run(&args),
         Measurement::Soak(args) => return soak::run(&args),

@@ -4,7 +4,7 @@ use orbitkv_shards::fetcher::BreakerStanding;
 use orbitkv_shards::flow::egress::Urgency;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
-use orbitkv_wire::inventory::Kind;
+use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
@@ -160,6 +160,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         changes_applied: subscriber.changes_applied,
         changes_staged: subscriber.changes_staged,
         sessions_opened: subscriber.sessions_opened,
+        sessions_superseded: subscriber.refusals.get(&OpenRefusal::WrongSource).copied().unwrap_or(0),
         sessions_lost: subscriber.sessions_lost,
         sessions_resumed: subscriber.resumed,
         snapshots_installed: subscriber.snapshots_installed,
@@ -249,6 +250,7 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         lease_expired: fetcher.lease_expired,
         dials_failed: fetcher.dials_failed,
         violations: fetcher.violations,
+        operations: fetcher.operations,
         first_asks: fetcher.first_asks,
         extra_asks: fetcher.extra_asks,
         extra_asks_refused: fetcher.extra_asks_refused,

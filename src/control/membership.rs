@@ -200,8 +200,10 @@ impl Application {
             retry: RETRY,
             refused_pause: REFUSED_PAUSE,
             jitter: entropy::random_u64(),
+            refresh: self.cluster.refresh,
         };
-        Registrar { settings, access: self.access.clone(), space: self.cluster.keyspace.clone(), incarnation }
+        let (access, space) = (self.access.clone(), self.cluster.keyspace.clone());
+        Registrar { settings, access, space, incarnation, watch_lag: self.cluster.watch_lag }
     }
 }
 
@@ -251,6 +253,7 @@ impl Membership {
             alarms: figures.alarms,
             superseded: figures.superseded,
             rereads: figures.rereads,
+            lookups: figures.lookups,
             disputed: sight.disputed.iter().map(ToString::to_string).collect(),
             renewals: figures.renewals,
             etcd_requests: traffic.requests,

@@ -127,6 +127,8 @@ pub struct Membership {
     pub superseded: u64,
     /// Reads of the members because something on the wire contradicted them, counter.
     pub rereads: u64,
+    /// Reads of a single member's record, counter; none under the policy that ships.
+    pub lookups: u64,
     /// Members at whose address somebody has shown another key than etcd confirms.
     pub disputed: Vec<String>,
     /// Renewals of the lease that were acknowledged.

@@ -143,7 +143,7 @@ const METRICS: &[Metric] = &[
         of_peers(r, |p| one(p.fetching.range_ended))
     }),
     counter("orbitkv_superseded", "Answers of peers in another life than was asked", |r| {
-        of_peers(r, |p| one(p.fetching.stale_epoch))
+        of_peers(r, |p| one(p.fetching.stale_epoch + p.sessions_superseded))
     }),
     counter("orbitkv_peer_hits", "Blocks acquired from peers, by where they were there", |r| {
         by("medium", [("dram", r.service.peer_hits.dram), ("ssd", r.service.peer_hits.ssd)])
@@ -503,6 +503,7 @@ fn register_membership(registry: &mut Registry, membership: &Membership) {
         ("orbitkv_membership_suspensions", "Times the members were no longer known", membership.suspensions),
         ("orbitkv_membership_alarms", "Alarms about membership", membership.alarms),
         ("orbitkv_membership_rereads", "Reads of the members that a doubt has caused", membership.rereads),
+        ("orbitkv_membership_lookups", "Reads of a single member's record", membership.lookups),
         (
             "orbitkv_members_superseded",
             "Members that had another life when another key was shown at their address",

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc, watch as latest};
 
 use super::cluster::Cluster;
-use super::etcd::Sight;
+use super::etcd::{Heard, Sight};
 use super::figures::shard_report;
 use super::http::{NodePort, PortError, ShardFence};
 use super::metadata::{NodeIdentity, Phase};
@@ -211,7 +211,7 @@ impl CorePort {
                     self.shared.drain.notify_one();
                     continue;
                 }
-                Answer::Lowered(..) | Answer::Readings(_) | Answer::Doubted(_) => {
+                Answer::Lowered(..) | Answer::Readings(_) | Answer::Doubted(_) | Answer::Look(_) => {
                     of_cluster.push(answer);
                     continue;
                 }
@@ -229,7 +229,8 @@ impl CorePort {
             match answer {
                 Answer::Lowered(core, revision) => self.on_lowered(core, revision),
                 Answer::Readings(answer) => self.on_readings(&answer),
-                Answer::Doubted(doubt) => self.on_doubted(*doubt),
+                Answer::Doubted(doubt) => self.pass_on(Heard::Doubt(*doubt)),
+                Answer::Look(wish) => self.pass_on(Heard::Look(*wish)),
                 _ => unreachable!("only these were put aside"),
             }
         }

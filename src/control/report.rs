@@ -327,6 +327,8 @@ pub struct PeersReport {
     pub changes_staged: u64,
     /// Sessions opened, counter.
     pub sessions_opened: u64,
+    /// Sessions that a source refused because it is another life than was asked, counter.
+    pub sessions_superseded: u64,
     /// Sessions that ended from elsewhere, counter.
     pub sessions_lost: u64,
     /// Views that went on after a reconnect, counter.
@@ -506,6 +508,8 @@ pub struct FetchingReport {
     pub dials_failed: u64,
     /// Connections closed because a source broke the protocol.
     pub violations: u64,
+    /// Requests to peers, each for as many blocks as waited for the same peer.
+    pub operations: u64,
     /// Blocks asked for.
     pub first_asks: u64,
     /// Blocks asked for again after a call had failed, or was answered that they cannot be read.

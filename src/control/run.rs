@@ -36,9 +36,9 @@ pub fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (seen, membership) = tokio::sync::watch::channel(None);
     let application = node.application.as_ref();
-    let (doubts, doubted) = mpsc::unbounded_channel();
+    let (hears, heard) = mpsc::unbounded_channel();
     let cluster =
-        application.map(|application| Cluster::new(application.local(), application.scope(), doubts));
+        application.map(|application| Cluster::new(application.local(), application.scope(), hears));
     let applicant = application
         .map(|application| (application.registrar(node.incarnation), application.epoch_file.clone()));
     let port = CorePort::new(node.take_mail(), identity, membership, cluster);
@@ -67,7 +67,7 @@ pub fn serve(
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
             let teller = Teller { port: port.clone(), epoch_file };
-            tokio::spawn(etcd::run(registrar, teller, doubted, seen, stop))
+            tokio::spawn(etcd::run(registrar, teller, heard, seen, stop))
         });
         say(&format!("engine socket {}", settings.engine_socket.display()));
         say(&format!(

@@ -474,6 +474,7 @@ impl Core {
             | Answer::Turns(..)
             | Answer::Lowered(..)
             | Answer::Doubted(..)
+            | Answer::Look(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }

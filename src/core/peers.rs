@@ -64,6 +64,11 @@ impl Core {
         {
             mail.answer(control, Answer::Doubted(Box::new(doubt)));
         }
+        while !mail.owes_answers()
+            && let Some(wish) = peers.poll_look()
+        {
+            mail.answer(control, Answer::Look(Box::new(wish)));
+        }
         left_over
     }
 

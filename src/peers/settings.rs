@@ -9,6 +9,7 @@ use orbitkv_shards::inventory::publisher::{BoundsRefused, NodeBounds, PublisherS
 use orbitkv_shards::inventory::subscriber::SubscriberSettings;
 use orbitkv_shards::journal::JournalSettings;
 use orbitkv_shards::members::Local;
+use orbitkv_shards::membership::RefreshPolicy;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
@@ -71,6 +72,8 @@ pub struct PeersSettings {
     pub rates: PeerRates,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
+    /// What is read in etcd when a peer is not what it was taken for.
+    pub refresh: RefreshPolicy,
     /// Samples of each kind a core has room for, for whoever measures visibility; 0 for none.
     pub visibility_samples: u32,
 }
@@ -134,6 +137,7 @@ impl PeersSettings {
             slice_bytes: settings.dram_slice_bytes,
             guard: cluster.guard,
             rates: cluster.rates,
+            refresh: cluster.refresh,
             visibility_samples: cluster.visibility_samples,
             routing: cluster.routing,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },

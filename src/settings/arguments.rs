@@ -70,6 +70,17 @@ pub enum RoutePolicy {
     Executed,
 }
 
+/// How a node finds out that a peer is another life than it was taken for, beside the watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RefreshChoice {
+    /// Read a peer's record before it is asked
+    Lookup,
+    /// Ask, and read its record when it refuses
+    Redirect,
+    /// Ask, and read all records once when some refuse
+    Hybrid,
+}
+
 /// Flags of `orbitkv node`.
 #[derive(Clone, Debug, Default, PartialEq, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -285,6 +296,17 @@ pub struct NodeArgs {
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
     pub route_policy: Option<RoutePolicy>,
 
+    /// For measurements: what is read in etcd before a peer is asked, or when it is not what it was taken for. Under all of
+    /// them etcd alone says who is a member  [default: hybrid]
+    #[arg(long, value_name = "POLICY", hide = true)]
+    #[serde(skip)]
+    pub refresh_policy: Option<RefreshChoice>,
+
+    /// For measurements: take in what the watch of etcd tells so much later, at most 600s  [default: 0s]
+    #[arg(long, value_name = "SPAN", hide = true)]
+    #[serde(skip)]
+    pub watch_lag: Option<Span>,
+
     /// For measurements: keep so many of the newest moments at which a core published changes, and as many at which changes
     /// of peers became visible on it, at most 65536  [default: 0, none]
     #[arg(long, value_name = "COUNT", hide = true)]
@@ -343,6 +365,8 @@ impl NodeArgs {
             receive_budget: self.receive_budget.or(below.receive_budget),
             receive_rate: self.receive_rate.or(below.receive_rate),
             egress_rate: self.egress_rate.or(below.egress_rate),
+            refresh_policy: self.refresh_policy.or(below.refresh_policy),
+            watch_lag: self.watch_lag.or(below.watch_lag),
             visibility_samples: self.visibility_samples.or(below.visibility_samples),
         }
     }
@@ -372,6 +396,8 @@ impl NodeArgs {
             ("--breaker-calls", self.breaker_calls.map(|calls| calls.to_string())),
             ("--breaker-pause", self.breaker_pause.map(|span| span.to_string())),
             ("--retry-percent", self.retry_percent.map(|percent| percent.to_string())),
+            ("--refresh-policy", self.refresh_policy.map(|policy| format!("{policy:?}").to_lowercase())),
+            ("--watch-lag", self.watch_lag.map(|span| span.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];

@@ -268,6 +268,22 @@ const GATES: &[(&str, &str, &str)] = &[
         "",
     ),
     ("soak_rss", "Most memory a node took, as a share of what it said it would", ""),
+    ("strategies_wrong", "Blocks that came with wrong bytes while owners were killed and started again", ""),
+    (
+        "strategies_hybrid_reads",
+        "Reads of the coordinator (etcd) that it takes a node to know owners again that were started anew",
+        "",
+    ),
+    (
+        "strategies_hybrid_bytes",
+        "Bytes to and from the coordinator (etcd) meanwhile, times looking each owner up before it is asked",
+        "×",
+    ),
+    (
+        "strategies_hybrid_quiet",
+        "Time until no request is missed any more, times the quicker of two other strategies",
+        "×",
+    ),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
     ("timeline_p50", "Median with the record of requests and turns on, times the one without", "×"),
     ("timeline_p99_later_ms", "By how much the slowest 1 % of requests are slower with that record on", "ms"),
@@ -334,6 +350,9 @@ pub fn benchmark(name: &str) -> &'static str {
             "What each protection against failing peers costs while nothing fails, and what it gains while a peer is stopped."
         }
         "timeline" => "What it costs a node to record what its cores do and how far each request is.",
+        "strategies" => {
+            "What it costs a node to find out that other nodes were started anew: three strategies while one, eight or all of them are."
+        }
         _ => "",
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId, Refusal, Transport};
 
@@ -77,8 +78,9 @@ impl Fetcher {
         for (index, answer) in answers.iter().enumerate() {
             match *answer {
                 Answer::Granted { bytes } => self.on_granted(number, index, bytes),
-                Answer::Ended { .. } => {
+                Answer::Ended { sequence } => {
                     self.figures.ended += 1;
+                    self.tell_ended(number, index, sequence);
                     self.close_part(number, index);
                     self.fail_part(number, index, Setback::Missing);
                 }
@@ -104,6 +106,15 @@ impl Fetcher {
         }
         self.settle(number);
         Ok(())
+    }
+
+    /// The index was behind: for the log.
+    fn tell_ended(&mut self, number: u64, index: usize, ended: Option<Sequence>) {
+        let operation = &self.operations[&number];
+        let source = self.lines[&operation.line].source;
+        let Some(fetch) = operation.parts[index].copy.map(|copy| &self.fetches[&copy]) else { return };
+        let residence = fetch.residence();
+        self.effects.push_back(FetcherEffect::RangeEnded { source, residence, ended });
     }
 
     fn on_granted(&mut self, number: u64, index: usize, bytes: u32) {

@@ -237,13 +237,13 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "give the peers more room (--dram, --ssd), or lower --coalesce if their changes come late",
         ));
     }
-    if fetching.stale_epoch > 0 {
+    if fetching.stale_epoch + peers.sessions_superseded > 0 {
         found.push(finding(
             Severity::Notice,
             "superseded-answers",
             format!(
-                "{} requests of core {shard} went to a life of a peer that was over",
-                fetching.stale_epoch
+                "{} requests for blocks and {} for inventory of core {shard} went to a life of a peer that was over",
+                fetching.stale_epoch, peers.sessions_superseded
             ),
             "each was a miss or went elsewhere; the old life was excluded, and etcd was read once",
             "nothing, if nodes were restarted; else see why they lose their leases",
@@ -386,7 +386,7 @@ mod tests {
             let peers = PeersReport { breakers, ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), expected, "{states:?}");
         }
-        let table: [(Change, &[(&str, Severity)]); 16] = [
+        let table: [(Change, &[(&str, Severity)]); 17] = [
             (|_| {}, &[]),
             (|p| p.lending.egress_refused_later = 1, &[("egress-full", Severity::Notice)]),
             (|p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9), &[]),
@@ -413,6 +413,7 @@ mod tests {
             ),
             (|p| (p.fetching.fetched, p.fetching.range_ended) = (90, 10), &[]),
             (|p| p.fetching.stale_epoch = 1, &[("superseded-answers", Severity::Notice)]),
+            (|p| p.sessions_superseded = 1, &[("superseded-answers", Severity::Notice)]),
         ];
         for (change, expected) in table {
             let mut peers = PeersReport::default();

@@ -15,7 +15,7 @@ use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{
-    FrameError, FromRequester, OperationId, Part, Splitter, StopCause, append_authorize,
+    ExactResidence, FrameError, FromRequester, OperationId, Part, Splitter, StopCause, append_authorize,
     append_from_requester,
 };
 
@@ -100,7 +100,10 @@ impl Payload {
                     let mut frame = Vec::new();
                     append_authorize(&mut frame, &authorize);
                     let asked = Asked { operation: authorize.operation, tag: authorize.binding.tag() };
-                    self.ask(connection, asked, frame, around);
+                    match &mut self.looks {
+                        Some(looks) => looks.park(authorize.binding.source.node, (connection, asked, frame)),
+                        None => self.ask(connection, asked, frame, around),
+                    }
                 }
                 FetcherEffect::Release { connection, operation } => {
                     self.release(connection, operation, around);
@@ -143,9 +146,14 @@ impl Payload {
                 FetcherEffect::Breaker { source, change, is_probe } => {
                     self.log_breaker(source, change, is_probe)
                 }
+                FetcherEffect::RangeEnded { source, residence, ended } => {
+                    let (core, node, shard) = (self.shard.0, source.node, source.shard.0);
+                    let ExactResidence { namespace, group, block, medium, sequence } = residence;
+                    let (group, sequence, ended) = (group.0, sequence.0, ended.map(|ended| ended.0));
+                    tracing::debug!(core, %node, shard, %namespace, group, %block, ?medium, sequence, ?ended, "range ended");
+                }
                 FetcherEffect::Exclude { node, incarnation } => {
                     self.planner.on_excluded(node, incarnation);
-                    tracing::info!(core = self.shard.0, %node, %incarnation, "a peer has begun another life");
                     self.heard.push_back(Heard::Exclude { node, incarnation });
                 }
                 FetcherEffect::Refresh { node, incarnation } => {
@@ -257,6 +265,9 @@ impl Payload {
         around: &mut Surroundings<'_>,
     ) -> Option<Asked> {
         self.unasked.retain(|(_, asked, _)| asked.operation != operation);
+        if let Some(looks) = &mut self.looks {
+            looks.retain(|(_, asked, _)| asked.operation != operation);
+        }
         let (stream, _) = self.stream_of(id, operation)?;
         let &connection = self.fetching.get(&id)?;
         self.drop_stream(connection, stream, around).map(|left| left.asked)

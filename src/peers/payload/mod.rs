@@ -30,6 +30,7 @@ use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadC
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
+use orbitkv_shards::membership::{LookPurpose, LookWish, Looked};
 use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, RouteTrace};
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
@@ -39,6 +40,7 @@ use orbitkv_wire::inventory::{Requester, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
+use super::looks::LooksFirst;
 use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
 use crate::settings::PeerGuard;
 use fetching::FetchStream;
@@ -83,6 +85,9 @@ struct PendingDial {
     dial: DialId,
     source: SourceStream,
 }
+
+/// An operation that is not written yet: on which connection, what will be read of it, and its frame.
+type Unasked = (fetcher::ConnectionId, Asked, Vec<u8>);
 
 /// What a source has said of a life of its node.
 pub(super) enum Heard {
@@ -158,7 +163,9 @@ pub(super) struct Payload {
     /// Dials for which the endpoint has no room yet.
     waiting: VecDeque<WaitingDial>,
     /// Operations for which their connection has no stream yet.
-    unasked: VecDeque<(fetcher::ConnectionId, Asked, Vec<u8>)>,
+    unasked: VecDeque<Unasked>,
+    /// Operations whose source is looked up first, if that is the policy.
+    looks: Option<LooksFirst<Unasked>>,
     /// Streams that may have bytes to read, in turn.
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
     /// Places that are not told yet.
@@ -240,12 +247,29 @@ impl Payload {
             readings: VecDeque::new(),
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
+            looks: None,
             readable: VecDeque::new(),
             held: lending::HeldExtents::default(),
             heard: VecDeque::new(),
             sums: VecDeque::new(),
             is_summing: false,
         }
+    }
+
+    /// Looks sources up before they are asked.
+    pub fn look_up_first(&mut self) {
+        self.looks = Some(LooksFirst::new(self.shard, LookPurpose::Payload));
+    }
+
+    /// The next record that is to be read.
+    pub fn poll_look(&mut self) -> Option<LookWish> {
+        self.looks.as_mut()?.poll_wish()
+    }
+
+    /// A record has been read: what waited for it is asked.
+    pub fn on_looked(&mut self, looked: &Looked) {
+        let released = self.looks.as_mut().map(|looks| looks.release(looked));
+        self.unasked.extend(released.unwrap_or_default());
     }
 
     /// Whether a connection, or a dial, is one of payload.
@@ -308,6 +332,10 @@ impl Payload {
         }
         self.fetcher.on_fenced();
         self.planner.on_fenced();
+        if let Some(looks) = &mut self.looks {
+            // Their connections are closed.
+            looks.give_back();
+        }
     }
 
     /// Who is a member has changed: connections of lives that are over end.

@@ -199,7 +199,9 @@ impl World {
                     let name = NAMES.iter().find(|name| super::rig::node(name) == node).unwrap();
                     assert!(self.lives[name].0 > incarnation.0[0], "only an older life is excluded");
                 }
-                FetcherEffect::Refresh { .. } | FetcherEffect::Breaker { .. } => {}
+                FetcherEffect::Refresh { .. }
+                | FetcherEffect::Breaker { .. }
+                | FetcherEffect::RangeEnded { .. } => {}
                 FetcherEffect::Tried { copy, candidate, since, .. } => {
                     let begun = &self.begun[&copy];
                     assert!(begun.candidates.contains(&candidate), "a candidate of the fetch");

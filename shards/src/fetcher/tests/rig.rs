@@ -85,6 +85,8 @@ pub struct Rig {
     pub trials: Vec<(u32, NodeId, u64, TrialOutcome)>,
     /// Whether each of those compares with others.
     pub warm: Vec<bool>,
+    /// Residences whose end was told: by whom, sequence and the end's.
+    pub range_ended: Vec<(NodeId, u64, Option<u64>)>,
     /// Whether more has come than the driver has read.
     pub is_behind: bool,
     /// What the driver is to read, and which operations it has said to read no more.
@@ -121,6 +123,7 @@ impl Rig {
             refreshes: Vec::new(),
             trials: Vec::new(),
             warm: Vec::new(),
+            range_ended: Vec::new(),
             is_behind: false,
             reads: Vec::new(),
             released: Vec::new(),
@@ -212,6 +215,10 @@ impl Rig {
                     );
                     self.trials.push((copy.0, candidate.source.node, ahead_bytes, outcome));
                     self.warm.push(is_warm);
+                }
+                FetcherEffect::RangeEnded { source, residence, ended } => {
+                    let ended = ended.map(|sequence| sequence.0);
+                    self.range_ended.push((source.node, residence.sequence.0, ended));
                 }
                 FetcherEffect::Breaker { source, change, is_probe } => {
                     self.changes.push((source, change, is_probe));

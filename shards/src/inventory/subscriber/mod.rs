@@ -149,6 +149,14 @@ pub enum SubscriberEffect {
         /// Why.
         cause: CloseCause,
     },
+    /// Whoever holds the key of a node says that it is another life than this one: read membership anew; the room waits
+    /// for nothing.
+    Doubt {
+        /// The node.
+        node: NodeId,
+        /// Its life, as far as known.
+        incarnation: Incarnation,
+    },
     /// A snapshot wants to be received; [`Subscriber::on_permit`] allows it.
     WantPermit(PermitTicket),
     /// A wish or a permit ends. Comes once for every wish.

@@ -232,6 +232,30 @@ fn a_refused_open_is_tried_again_with_a_later_attempt() {
 }
 
 #[test]
+fn a_source_that_is_another_life_is_doubted_and_nobody_is_excluded_or_admitted() {
+    for (cause, epoch, life, doubts) in [
+        (OpenRefusal::WrongSource, 2, 2, 1),
+        // It is behind, or another node.
+        (OpenRefusal::WrongSource, 1, 9, 1),
+        // It names the life that was asked: that says nothing.
+        (OpenRefusal::WrongSource, 1, 1, 0),
+        (OpenRefusal::NotInMap, 2, 2, 0),
+    ] {
+        let mut rig = Rig::new();
+        rig.members(1, &[member("a", 1)]);
+        let connection = rig.connect();
+        let incarnation = Incarnation([life; 16]);
+        rig.say(connection, 0, &FromSource::OpenRefused { cause, revision: 1, epoch, incarnation });
+        assert_eq!(rig.closed(connection), Some("refused"));
+        let asked = (member("a", 1).node, Incarnation([1; 16]));
+        assert_eq!(rig.doubts, vec![asked; doubts], "{cause:?} {life}");
+        // It is still the life that members name which is asked.
+        let again = rig.reconnect();
+        assert_eq!(rig.link(again).open.binding.source.incarnation, Incarnation([1; 16]));
+    }
+}
+
+#[test]
 fn messages_out_of_place_end_the_session() {
     let zero = SnapshotId([0; 16]);
     let resumed = FromSource::Resumed { view: zero, sequence: Sequence(0) };
