@@ -33,6 +33,7 @@ pub use values::{CoreList, HttpBind, is_node_id};
 
 use orbitkv_native::engine_socket::SOCKET_PATH_BYTES_MAX;
 use orbitkv_native::ssd_ring::DEVICE_DEPTH_MAX;
+use orbitkv_shards::shard::DeviceGuardSettings;
 
 use crate::quantity::{ByteSize, GIB, MIB, Span};
 use refusal::refused;
@@ -90,6 +91,8 @@ pub struct NodeSettings {
     pub ssd_depth: u32,
     /// Pause of a shard between two blocks on SSD that it reads again; none if it reads none.
     pub audit_interval: Option<Duration>,
+    /// When the SSD is left alone for a while.
+    pub device_guard: DeviceGuardSettings,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -152,6 +155,7 @@ impl NodeSettings {
             ssd_slice_bytes,
             ssd_depth: ssd_depth(args)?,
             audit_interval: audit_interval(args)?,
+            device_guard: guard::device(args)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,

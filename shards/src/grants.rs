@@ -280,6 +280,10 @@ impl Grants {
                     Answer::NeverHeld { head: shard.head() }
                 }
                 GrantOutcome::Busy => Answer::Busy { retry_after_ms: self.settings.retry_after_ms },
+                GrantOutcome::DeviceRests(rest) => {
+                    let rest_ms = u32::try_from(rest.as_millis()).unwrap_or(u32::MAX);
+                    Answer::Busy { retry_after_ms: rest_ms.max(self.settings.retry_after_ms) }
+                }
             };
             self.figures.on_answer(outcome);
             answers.push(answer);

@@ -7,7 +7,7 @@ use clap::Args;
 use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
-use crate::control::report::SsdState;
+use crate::control::report::{SsdReport, SsdState};
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
 
@@ -30,10 +30,13 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-fn ssd(state: &SsdState) -> String {
-    match state {
+fn ssd(report: &SsdReport) -> String {
+    match &report.state {
         SsdState::Off => "off".to_owned(),
-        SsdState::On => "on".to_owned(),
+        SsdState::On => match report.breaker.state.as_str() {
+            "" | "closed" => "on".to_owned(),
+            _ => "left alone".to_owned(),
+        },
         SsdState::Degraded { fault, .. } => format!("degraded: {}", super::doctor::fault_name(*fault)),
     }
 }
@@ -134,7 +137,7 @@ pub fn screen(page: &MetadataPage) -> String {
             rounded(report.arena.capacity_bytes),
             report.residents.ssd.to_string(),
             rounded(report.resident_bytes.ssd),
-            ssd(&report.ssd.state),
+            ssd(&report.ssd),
             report.engine.connections.to_string(),
             report.engine.leases.to_string(),
             report.turns.stalls.to_string(),

@@ -3,12 +3,13 @@
 use orbitkv_shards::fetcher::BreakerStanding;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
+use orbitkv_shards::shard::DeviceStanding;
 use orbitkv_wire::inventory::Kind;
 
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
-    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault,
-    SsdReport, SsdState, TurnReport,
+    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport,
+    SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
 use super::routes;
 use crate::core::report::CoreReport;
@@ -53,6 +54,7 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             audited: counters.audited,
             lost_writes: counters.lost_writes,
             quarantined_bytes: ssd.quarantined_bytes,
+            breaker: ssd_breaker(&ssd.device),
         }),
         engine: EngineReport {
             connections: engine.connections,
@@ -245,12 +247,22 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
     }
 }
 
-fn breaker(standing: &BreakerStanding) -> BreakerReport {
-    let BreakerStanding { source, phase, opens } = *standing;
-    let state = match phase {
+fn phase_name(phase: Phase) -> String {
+    let name = match phase {
         Phase::Closed => "closed",
         Phase::HalfOpen => "half-open",
         Phase::Open => "open",
     };
-    BreakerReport { node_id: source.node.to_string(), shard: source.shard.0, state: state.to_owned(), opens }
+    name.to_owned()
+}
+
+fn ssd_breaker(standing: &DeviceStanding) -> SsdBreakerReport {
+    let DeviceStanding { phase, opens, probes, barred, late_reads } = *standing;
+    SsdBreakerReport { state: phase_name(phase), opens, probes, barred, late_reads }
+}
+
+fn breaker(standing: &BreakerStanding) -> BreakerReport {
+    let BreakerStanding { source, phase, opens } = *standing;
+    let (node_id, shard) = (source.node.to_string(), source.shard.0);
+    BreakerReport { node_id, shard, state: phase_name(phase), opens }
 }

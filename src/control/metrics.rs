@@ -125,6 +125,26 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_write_backs", "Write-backs ended", |r| {
         by("kind", [("done", r.ssd.write_backs_done), ("failed", r.ssd.write_backs_failed)])
     }),
+    level("orbitkv_ssd_breaker", "Whether the SSD is used: 0 it is, 1 one operation tries it, 2 it is left alone", |r| {
+        match r.ssd.breaker.state.as_str() {
+            "" => Values::new(),
+            "closed" => one(0),
+            "half-open" => one(1),
+            _ => one(2),
+        }
+    }),
+    counter("orbitkv_ssd_breaker_events", "What came of an SSD that fails or is too slow", |r| {
+        let breaker = &r.ssd.breaker;
+        by(
+            "kind",
+            [
+                ("opened", breaker.opens),
+                ("probe", breaker.probes),
+                ("refused", breaker.barred),
+                ("late_read", breaker.late_reads),
+            ],
+        )
+    }),
     counter("orbitkv_ssd_reads", "Blocks read back from SSD", |r| one(r.ssd.reads)),
     counter("orbitkv_ssd_read_errors", "SSD reads that failed or were short", |r| one(r.ssd.read_errors)),
     counter("orbitkv_checksum_failures", "Blocks whose checksum was wrong at a read", |r| {

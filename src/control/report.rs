@@ -121,6 +121,24 @@ pub struct SsdReport {
     pub lost_writes: u64,
     /// Bytes never used again because a checksum in them was wrong.
     pub quarantined_bytes: u64,
+    /// Whether the device is left alone.
+    pub breaker: SsdBreakerReport,
+}
+
+/// The breaker in front of a shard's part of the SSD.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SsdBreakerReport {
+    /// `closed`: the SSD is used; `half-open`: one operation tries it; `open`: it is left alone. Empty without an SSD.
+    pub state: String,
+    /// How often it was left alone, counter.
+    pub opens: u64,
+    /// Operations that tried it, counter.
+    pub probes: u64,
+    /// Blocks on SSD that were asked for and not read meanwhile, counter.
+    pub barred: u64,
+    /// Reads that took longer than `--ssd-read-budget`, counter.
+    pub late_reads: u64,
 }
 
 /// Whether the SSD tier serves.

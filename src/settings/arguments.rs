@@ -161,6 +161,19 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SPAN", env = "ORBITKV_AUDIT")]
     pub audit: Option<Span>,
 
+    /// Percentage of the last 20 SSD operations that must have failed for a shard to leave its SSD alone; 0 uses it
+    /// whatever happens  [default: 50]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_SSD_BREAKER")]
+    pub ssd_breaker: Option<u32>,
+
+    /// How long the SSD is left alone before one operation tries it again, 10ms to 60s  [default: 1s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_SSD_BREAKER_PAUSE")]
+    pub ssd_breaker_pause: Option<Span>,
+
+    /// Longest an SSD read may take before it counts as failed, 10ms to 60s  [default: 2s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_SSD_READ_BUDGET")]
+    pub ssd_read_budget: Option<Span>,
+
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
     #[arg(long, value_name = "UID", env = "ORBITKV_ENGINE_UID", value_delimiter = ',')]
@@ -296,6 +309,9 @@ impl NodeArgs {
             journal: self.journal.or(below.journal),
             ssd_depth: self.ssd_depth.or(below.ssd_depth),
             audit: self.audit.or(below.audit),
+            ssd_breaker: self.ssd_breaker.or(below.ssd_breaker),
+            ssd_breaker_pause: self.ssd_breaker_pause.or(below.ssd_breaker_pause),
+            ssd_read_budget: self.ssd_read_budget.or(below.ssd_read_budget),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),

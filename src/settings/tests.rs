@@ -78,6 +78,9 @@ const STABLE: [&str; 39] = [
     "ssd-backend",
     "ssd-depth",
     "audit",
+    "ssd-breaker",
+    "ssd-breaker-pause",
+    "ssd-read-budget",
     "arena-pages",
     "http-token-file",
     "engine-uid",
@@ -275,8 +278,10 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
-            "coalesce" | "audit" | "call-budget" | "breaker-pause" => "\"1ms\"",
-            "breaker" | "breaker-calls" | "retry-percent" => "1",
+            "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause" | "ssd-read-budget" => {
+                "\"1ms\""
+            }
+            "breaker" | "breaker-calls" | "retry-percent" | "ssd-breaker" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",

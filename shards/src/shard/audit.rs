@@ -61,7 +61,7 @@ pub struct LostWrite {
 }
 
 /// A residence that is being read again.
-struct Reread {
+pub(super) struct Reread {
     entry: EntryRef,
     placement: Placement,
     copy: CopyId,
@@ -110,7 +110,7 @@ impl Shard {
         }
         self.audit.due = now + interval;
         let is_idle = self.transfers.is_empty() && self.fill_queue.is_empty() && self.write_queue.is_empty();
-        if self.draining || !self.is_settled() || !is_idle {
+        if self.draining || !self.is_settled() || !is_idle || !self.device_guard.is_closed() {
             return;
         }
         let Some((entry, placement, bytes)) = self.next_audited() else { return };
@@ -160,6 +160,7 @@ impl Shard {
         };
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Audit);
+        self.device_guard.begin_read(id);
         Some(Order { id, kind: OrderKind::Read, arena_offset, file_offset, payload_bytes, checksum: None })
     }
 
@@ -190,7 +191,7 @@ impl Shard {
     }
 
     /// Gives back what the audit held.
-    fn end_audit(&mut self) -> Reread {
+    pub(super) fn end_audit(&mut self) -> Reread {
         let reread = self.audit.reread.take().expect("one block is read again at a time");
         self.log.as_mut().expect("it reads from a log").end_read(&reread.placement);
         self.unpin(reread.copy);

@@ -2,7 +2,7 @@
 
 use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex};
 
-use super::Shard;
+use super::{DeviceStanding, Shard};
 use crate::segment_log::{LogState, OffReason};
 
 /// Counters of a shard's life. Names say what is counted; none ever goes down but the levels of
@@ -57,6 +57,8 @@ pub struct SsdFigures {
     pub free_bytes: u64,
     /// Bytes retired because what was read there proved wrong.
     pub quarantined_bytes: u64,
+    /// Whether its device is left alone.
+    pub device: DeviceStanding,
 }
 
 /// One shard's figures at one moment.
@@ -156,6 +158,7 @@ impl Shard {
                     live_bytes: accounting.shares.live_bytes,
                     free_bytes: accounting.shares.free_bytes + accounting.shares.unwritten_bytes,
                     quarantined_bytes: accounting.shares.quarantined_bytes,
+                    device: self.device_standing(),
                 }
             }),
         }
