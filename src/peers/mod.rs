@@ -34,6 +34,7 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{NamespaceDigest, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
+use crate::settings::PeerGuard;
 use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
@@ -140,7 +141,7 @@ impl Peers {
                 settings.slice_bytes,
                 settings.endpoint.payload.receive_pool_bytes,
                 settings.routing,
-                settings.guard,
+                PeerGuard { guard: settings.guard.guard.of_core(shard.0, local.shards), ..settings.guard },
             ),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),

@@ -269,9 +269,15 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SPAN", env = "ORBITKV_BREAKER_PAUSE", help_heading = "Peers")]
     pub breaker_pause: Option<Span>,
 
-    /// Blocks that may be asked for again after a failed call, in percent of those asked for within 10 s  [default: 10]
+    /// Blocks that may be asked for again after a failed call, in percent of those first asked for in any window of less
+    /// than 10 s  [default: 10]
     #[arg(long, value_name = "PERCENT", env = "ORBITKV_RETRY_PERCENT", help_heading = "Peers")]
     pub retry_percent: Option<u32>,
+
+    /// Such blocks in a window in which few were asked for, over all shards, 0 to 1024; 0 asks for none again
+    /// [default: 64]
+    #[arg(long, value_name = "N", env = "ORBITKV_RETRY_BURST", help_heading = "Peers")]
+    pub retry_burst: Option<u32>,
 
     /// How it is chosen which node is asked for a block  [default: shadow]
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
@@ -333,6 +339,7 @@ impl NodeArgs {
             breaker_calls: self.breaker_calls.or(below.breaker_calls),
             breaker_pause: self.breaker_pause.or(below.breaker_pause),
             retry_percent: self.retry_percent.or(below.retry_percent),
+            retry_burst: self.retry_burst.or(below.retry_burst),
             route_policy: self.route_policy.or(below.route_policy),
             receive_budget: self.receive_budget.or(below.receive_budget),
             visibility_samples: self.visibility_samples.or(below.visibility_samples),
@@ -362,6 +369,7 @@ impl NodeArgs {
             ("--breaker-calls", self.breaker_calls.map(|calls| calls.to_string())),
             ("--breaker-pause", self.breaker_pause.map(|span| span.to_string())),
             ("--retry-percent", self.retry_percent.map(|percent| percent.to_string())),
+            ("--retry-burst", self.retry_burst.map(|blocks| blocks.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];

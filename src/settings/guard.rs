@@ -25,6 +25,9 @@ const READ_BUDGET_MIN: Duration = Duration::from_millis(10);
 /// More is longer than any engine waits.
 const READ_BUDGET_MAX: Duration = Duration::from_secs(60);
 
+/// What eight calls carry: more is no burst, and each core keeps a word for each.
+const RETRY_BURST_MAX: u32 = 1_024;
+
 /// How peers that fail are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerGuard {
@@ -78,6 +81,11 @@ pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
         let bound = format!("must be 1 to {WINDOW_CALLS_MAX} calls");
         return Err(refused("--breaker-calls", window_calls, bound, "use --breaker-calls 20"));
     }
+    let extra_burst = args.retry_burst.unwrap_or(defaults.extra_burst);
+    if extra_burst > RETRY_BURST_MAX {
+        let bound = format!("must be 0 to {RETRY_BURST_MAX} blocks");
+        return Err(refused("--retry-burst", extra_burst, bound, "use --retry-burst 64"));
+    }
     // No grant lasts longer than the longest call.
     let longest = FetcherSettings::default().stall_wait;
     Ok(PeerGuard {
@@ -87,6 +95,7 @@ pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
             window_calls,
             open_for: span("--breaker-pause", args.breaker_pause, defaults.open_for, [PAUSE_MIN, PAUSE_MAX])?,
             extra_percent: percent("--retry-percent", args.retry_percent, defaults.extra_percent)?,
+            extra_burst,
         },
     })
 }

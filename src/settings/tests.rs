@@ -74,6 +74,7 @@ const STABLE: [&str; 39] = [
     "breaker-calls",
     "breaker-pause",
     "retry-percent",
+    "retry-burst",
     "route-policy",
     "ssd-backend",
     "ssd-depth",
@@ -281,7 +282,7 @@ fn every_setting_can_come_from_a_file() {
             "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause" | "ssd-read-budget" => {
                 "\"1ms\""
             }
-            "breaker" | "breaker-calls" | "retry-percent" | "ssd-breaker" => "1",
+            "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",
@@ -412,6 +413,7 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--breaker", "101"], &["--breaker 101", "0 to 100 percent", "use --breaker 50"]),
         (&["--breaker-calls", "0"], &["--breaker-calls 0", "1 to 10000 calls", "use --breaker-calls 20"]),
         (&["--breaker-pause", "1ms"], &["--breaker-pause 1ms", "10ms to 60s", "use --breaker-pause 1s"]),
+        (&["--retry-burst", "1025"], &["--retry-burst 1025", "0 to 1024 blocks", "--retry-burst 64"]),
         (&["--retry-percent", "200"], &["--retry-percent 200", "0 to 100 percent", "--retry-percent 10"]),
         (&["--visibility-samples", "65537"], &["--visibility-samples 65537", "at most 65536"]),
         (&["--index-budget", "1kib"], &["--index-budget 1kib", "at least 1mib"]),

@@ -1,5 +1,5 @@
 //! Whether a source is asked at all, and whether a block is asked for once more: a breaker for each source shard
-//! and one budget of extra asks for the room (chapter 5, patterns 2 and 4).
+//! and this core's part of the node's budget of extra asks (chapter 5, patterns 2 and 4).
 //!
 //! A call is an operation: it begins with its Authorize and has failed if its source broke off, was lost, sent
 //! wrong bytes, or let nothing come for the budget of a call. A typed answer is a success, a refusal too. What a call
@@ -15,7 +15,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orbitkv_wire::bounds::GRANT_KEYS_MAX;
 use orbitkv_wire::inventory::SourceStream;
 
 use super::Fetcher;
@@ -26,12 +25,12 @@ use crate::residents::CopyId;
 use crate::resilience::breaker::{
     self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS_MAX,
 };
-use crate::resilience::retry::{Attempt, BUDGET_WINDOW, RetryBudget, Span};
+use crate::resilience::retry::{BUDGET_WINDOW, EveryWindow};
 use crate::time::Moment;
 
-/// Extra asks that a quiet node may make in a window however few first ones there were: what one call carried goes on
-/// elsewhere when its source dies.
-pub const EXTRA_ASKS_LEAST: u64 = GRANT_KEYS_MAX as u64;
+/// Extra asks that a node may make in a window however few first ones there were: half of what a call carries at most
+/// goes on elsewhere when the only source that a quiet node asks dies, the head of a prefix first.
+pub const EXTRA_BURST: u32 = 64;
 
 /// Part of a call's budget in which nothing came before it was given up, after which that is its source's doing: who
 /// asked had less time than the budget.
@@ -47,9 +46,10 @@ pub struct GuardSettings {
     pub window_calls: u32,
     /// How long a source is not asked before it is probed.
     pub open_for: Duration,
-    /// Asks for blocks whose call has failed, in percent of first asks within 10 s; but for
-    /// [`EXTRA_ASKS_LEAST`].
+    /// Asks for blocks whose call has failed, in percent of the first asks of any window of less than 10 s.
     pub extra_percent: u32,
+    /// Such asks in a window of few first ones; with 0 there are none at all. See [`EveryWindow`].
+    pub extra_burst: u32,
 }
 
 impl Default for GuardSettings {
@@ -59,11 +59,21 @@ impl Default for GuardSettings {
             window_calls: breaker::WINDOW_CALLS,
             open_for: OPEN_FOR,
             extra_percent: 10,
+            extra_burst: EXTRA_BURST,
         }
     }
 }
 
 impl GuardSettings {
+    /// The part of a node's guard that one of its cores keeps. Shares of the budget add up by themselves; a burst is
+    /// divided, but for one that each core has at least.
+    #[must_use]
+    pub fn of_core(self, core: u16, cores: u16) -> GuardSettings {
+        let (core, cores) = (u32::from(core), u32::from(cores));
+        let part = self.extra_burst / cores + u32::from(core < self.extra_burst % cores);
+        GuardSettings { extra_burst: part.max(self.extra_burst.min(1)), ..self }
+    }
+
     /// # Panics
     /// If a bound is not kept.
     pub(super) fn assert_valid(&self) {
@@ -109,7 +119,7 @@ pub struct BreakerStanding {
 pub(super) struct Guard {
     settings: GuardSettings,
     breakers: BTreeMap<SourceStream, Breaker>,
-    extra_asks: RetryBudget,
+    extra_asks: EveryWindow,
     /// What calls came to since the last turn.
     fates: Vec<(SourceStream, Ticket, Fate)>,
 }
@@ -117,8 +127,7 @@ pub(super) struct Guard {
 impl Guard {
     pub fn new(settings: GuardSettings) -> Guard {
         settings.assert_valid();
-        let share = f64::from(settings.extra_percent) / 100.0;
-        let extra_asks = RetryBudget::new(share, Span::Sliding(BUDGET_WINDOW)).or_at_least(EXTRA_ASKS_LEAST);
+        let extra_asks = EveryWindow::new(settings.extra_percent, settings.extra_burst, BUDGET_WINDOW);
         Guard { settings, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
@@ -184,7 +193,7 @@ impl Fetcher {
         if !fetch.was_placed {
             fetch.was_placed = true;
             self.figures.first_asks += 1;
-            self.guard.extra_asks.on_call(Attempt(0), now);
+            self.guard.extra_asks.on_first();
         }
         if fetch.owes && !self.guard.extra_asks.allow(now) {
             self.figures.extra_asks_refused += 1;

@@ -54,7 +54,7 @@ use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
-pub use guard::{BreakerStanding, EXTRA_ASKS_LEAST, GuardSettings};
+pub use guard::{BreakerStanding, EXTRA_BURST, GuardSettings};
 pub use order::{CANDIDATES_MAX, Candidate, Order};
 pub use settings::FetcherSettings;
 
