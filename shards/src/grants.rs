@@ -250,6 +250,7 @@ impl Grants {
     ) {
         let tag = authorize.binding.tag();
         let operation = authorize.operation;
+        self.figures.asked[usize::from(authorize.attempt as u8)] += authorize.residences.len() as u64;
         if let Err(refusal) = self.admit(at.connection, authorize, life) {
             self.figures.on_refused(refusal);
             self.say(at, tag, operation, FromSource::Refused(refusal));

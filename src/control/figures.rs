@@ -194,6 +194,7 @@ fn lending(report: &peers::PayloadReport) -> LendingReport {
         quarantined_bytes: grants.quarantined_bytes,
         readers: report.readers as u64,
         readers_refused: report.readers_refused,
+        asked: grants.asked,
         granted: grants.granted,
         lent_bytes: grants.lent_bytes,
         lent_shm_bytes: grants.lent_shm_bytes,

@@ -261,6 +261,12 @@ const METRICS: &[Metric] = &[
             by("kind", [("pins", p.lending.pins), ("bytes", bytes), ("quarantined_bytes", quarantined)])
         })
     }),
+    counter("orbitkv_grants_asked", "Blocks that peers asked for, by how often they had asked before", |r| {
+        of_peers(r, |p| {
+            let [first, second, third] = p.lending.asked;
+            by("attempt", [("first", first), ("second", second), ("third", third)])
+        })
+    }),
     counter("orbitkv_grants", "Answers to peers that wanted blocks", |r| {
         of_peers(r, |p| {
             by(

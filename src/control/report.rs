@@ -400,6 +400,8 @@ pub struct LendingReport {
     pub readers: u64,
     /// Who wanted to and was another user's or could not prove itself, counter.
     pub readers_refused: u64,
+    /// Blocks that peers asked for the first time, the second and the third, here or elsewhere, counters.
+    pub asked: [u64; 3],
     /// Blocks granted, counter.
     pub granted: u64,
     /// Payload bytes lent, counter.

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use orbitkv_shards::fetcher::EXTRA_BURST;
+use serde_json::{Value, json};
 
 use crate::profile::Profile;
 use crate::report::Gate;

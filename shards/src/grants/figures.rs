@@ -7,6 +7,8 @@ use crate::shard::GrantOutcome;
 /// Counters of a shard's life, and the levels of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantFigures {
+    /// Residences asked for the first time, the second and the third.
+    pub asked: [u64; 3],
     /// Residences granted.
     pub granted: u64,
     /// Answered: was here and ended.
