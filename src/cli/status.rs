@@ -8,6 +8,7 @@ use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
 use crate::control::report::{SsdReport, SsdState};
+use crate::control::sources;
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
 
@@ -53,7 +54,7 @@ fn place(page: &MetadataPage) -> String {
 }
 
 fn members(page: &MetadataPage) -> String {
-    let mut table = Table::new(["member", "epoch", "address", "shards", "zone"]);
+    let mut table = Table::new(["member", "epoch", "address", "shards", "zone", "calls"]);
     for member in &page.membership.members {
         table.row([
             member.node_id.clone(),
@@ -61,6 +62,10 @@ fn members(page: &MetadataPage) -> String {
             member.address.clone(),
             member.shards.to_string(),
             member.zone.clone(),
+            match sources::worst(&page.shards, &member.node_id) {
+                "" => "-".to_owned(),
+                mode => mode.to_owned(),
+            },
         ]);
     }
     format!("\n{table}")

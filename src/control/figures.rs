@@ -1,5 +1,7 @@
 //! From what a core says of itself to what an operator reads.
 
+use std::time::Duration;
+
 use orbitkv_shards::fetcher::BreakerStanding;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
@@ -7,11 +9,11 @@ use orbitkv_shards::shard::DeviceStanding;
 use orbitkv_wire::inventory::Kind;
 
 use super::report::{
-    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
+    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport, LendingReport,
     PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport,
     SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
-use super::routes;
+use super::{routes, sources};
 use crate::core::report::CoreReport;
 use crate::peers;
 
@@ -56,6 +58,11 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             quarantined_bytes: ssd.quarantined_bytes,
             breaker: ssd_breaker(&ssd.device),
         }),
+        jobs: JobsReport {
+            audit_age_ms: figures.audit_age.map(millis),
+            reclaim_age_ms: figures.reclaim_age.map(millis),
+            bootstrap_age_ms: peers.as_ref().and_then(|peers| peers.bootstrap_age).map(millis),
+        },
         engine: EngineReport {
             connections: engine.connections,
             requests_in_flight: engine.requests_in_flight,
@@ -97,6 +104,10 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
         coverage: peers.as_ref().map(|peers| peers.coverage),
         peers: peers.map(|peers| peers_report(&peers)),
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis() as u64
 }
 
 fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
@@ -171,6 +182,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         planning: routes::planning(&report.payload.planner),
         routes: report.payload.traces.iter().map(routes::row).collect(),
         breakers: report.payload.breakers.iter().map(breaker).collect(),
+        sources: report.payload.sources.iter().map(sources::row).collect(),
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,

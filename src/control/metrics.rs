@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::metadata::{Membership, MetadataPage, Phase};
+use super::sources;
 use super::report::{HandshakesReport, PeersReport, ShardReport, SsdState};
 
 /// Content type of [`render`]'s text.
@@ -155,6 +156,14 @@ const METRICS: &[Metric] = &[
         "Blocks on SSD read again to see whether they are what was written",
         |r| one(r.ssd.audited),
     ),
+    level("orbitkv_job_progress_age_ms", "Milliseconds without progress of a background job that has something to do", |r| {
+        let jobs = [
+            ("audit", r.jobs.audit_age_ms),
+            ("reclaim", r.jobs.reclaim_age_ms),
+            ("bootstrap", r.jobs.bootstrap_age_ms),
+        ];
+        jobs.into_iter().filter_map(|(job, age)| Some((Some(("job", job)), age?))).collect()
+    }),
     counter("orbitkv_lost_writes", "Accepted residences that nobody ended and that are not there", |r| {
         one(r.ssd.lost_writes)
     }),
@@ -544,6 +553,7 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     if !page.standalone {
         register_membership(&mut registry, &page.membership);
         register_breakers(&mut registry, &page.shards);
+        sources::register(&mut registry, &page.shards);
     }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;

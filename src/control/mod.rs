@@ -18,6 +18,7 @@ pub mod report;
 pub mod routes;
 pub mod run;
 pub mod signals;
+pub mod sources;
 pub mod visibility;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use orbitkv_shards::coverage::CoreCoverage;
 use serde::{Deserialize, Serialize};
 
 use super::routes::{PlanningReport, RouteRow};
+use super::sources::SourceReport;
 
 /// Levels and counters of one shard at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,8 @@ pub struct ShardReport {
     pub arena: ArenaReport,
     /// The SSD slice.
     pub ssd: SsdReport,
+    /// How long what goes on in the background has made no progress.
+    pub jobs: JobsReport,
     /// Engines and what they hold.
     pub engine: EngineReport,
     /// Saves and lookups, counters.
@@ -86,6 +89,18 @@ pub struct ArenaReport {
     pub leased_bytes: u64,
     /// Pinned by anything: leases, holds, write-backs, reads.
     pub pinned_bytes: u64,
+}
+
+/// How long background jobs have made no progress, in milliseconds; none for a job that has nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobsReport {
+    /// The audit: since a block on SSD was last read again.
+    pub audit_age_ms: Option<u64>,
+    /// Emptying a segment of the SSD: since a block of it was last moved or dropped.
+    pub reclaim_age_ms: Option<u64>,
+    /// Taking in a peer's inventory as a whole: since a page last came of the one that waits longest.
+    pub bootstrap_age_ms: Option<u64>,
 }
 
 /// The SSD slice of a shard.
@@ -356,6 +371,8 @@ pub struct PeersReport {
     pub routes: Vec<RouteRow>,
     /// Shards of peers that this core leaves alone, or has.
     pub breakers: Vec<BreakerReport>,
+    /// What the last calls to each shard of a peer look like.
+    pub sources: Vec<SourceReport>,
     /// QUIC connections, closing ones included.
     pub connections: u64,
     /// Datagrams received, counter.

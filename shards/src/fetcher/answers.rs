@@ -79,11 +79,13 @@ impl Fetcher {
                 Answer::Granted { bytes } => self.on_granted(number, index, bytes),
                 Answer::Ended { .. } => {
                     self.figures.ended += 1;
+                    self.note_gone(number);
                     self.close_part(number, index);
                     self.fail_part(number, index, Setback::Missing);
                 }
                 Answer::NeverHeld { head } => {
                     self.figures.never_held += 1;
+                    self.note_gone(number);
                     let asked = self.operations[&number].parts[index].sequence;
                     self.figures.beyond_head += u64::from(asked > head);
                     self.close_part(number, index);
@@ -104,6 +106,10 @@ impl Fetcher {
         }
         self.settle(number);
         Ok(())
+    }
+
+    fn note_gone(&mut self, number: u64) {
+        self.operations.get_mut(&number).expect("just found").gone += 1;
     }
 
     fn on_granted(&mut self, number: u64, index: usize, bytes: u32) {
@@ -147,7 +153,7 @@ impl Fetcher {
             line.shares_from = now + self.settings.sharing_pause;
             (0..self.operations[&number].parts.len()).for_each(|index| self.ask_over_quic(number, index));
         }
-        self.judge(number, Fate::Answered);
+        self.judge(number, Fate::Answered { is_fresh: true });
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
         let figures = &mut self.figures;
@@ -232,7 +238,7 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Broken);
         self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Forget);
     }
@@ -250,7 +256,7 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Broken);
         for index in untold {
             self.close_part(number, index);
             self.fail_part(number, index, Setback::Lost);

@@ -124,7 +124,7 @@ impl Fetcher {
         let mut carried = batch.iter().map(|(turn, _)| turn.2);
         let probe =
             carried.find_map(|copy| self.fetches.get_mut(&copy).expect("a queued fetch").probe.take());
-        let call = self.ticket_of(self.lines[&id].source, probe, now);
+        let call = Some(self.call(self.lines[&id].source, probe, now));
         let line = self.lines.get_mut(&id).expect("just seen");
         for (turn, _) in &batch {
             line.queue.remove(turn);
@@ -150,6 +150,7 @@ impl Fetcher {
             asked: now,
             readable_until: now,
             parts,
+            gone: 0,
             is_answered,
             is_granted,
             wanted,

@@ -26,6 +26,7 @@ use crate::resilience::breaker::{
     self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS_MAX,
 };
 use crate::resilience::retry::{BUDGET_WINDOW, EveryWindow};
+use crate::resilience::signature::Ending;
 use crate::time::Moment;
 
 /// Extra asks that a node may make in a window however few first ones there were: half of what a call carries at most
@@ -85,14 +86,28 @@ impl GuardSettings {
 /// What a call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    Answered,
-    Failed,
+    Answered {
+        /// Whether most of what it was asked for was still there.
+        is_fresh: bool,
+    },
+    /// Its source broke it off, or sent what is wrong.
+    Broken,
+    /// Nothing came for the budget of a call, or nobody answered a dial.
+    Silent,
     /// Whoever wanted it wants it no more, and nothing that was read has come of it since then.
     GivenUp {
         quiet_since: Moment,
     },
     /// It ended for reasons of ours.
     Ours,
+}
+
+/// A call that is out, until it is known what it came to.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// Its breaker's; none without breakers.
+    ticket: Option<Ticket>,
+    asked: Moment,
 }
 
 /// A probe that waits in its fetch to be asked.
@@ -121,7 +136,7 @@ pub(super) struct Guard {
     breakers: BTreeMap<SourceStream, Breaker>,
     extra_asks: EveryWindow,
     /// What calls came to since the last turn.
-    fates: Vec<(SourceStream, Ticket, Fate)>,
+    fates: Vec<(SourceStream, Call, Fate)>,
 }
 
 impl Guard {
@@ -161,8 +176,8 @@ impl Guard {
         }
     }
 
-    pub fn note(&mut self, source: SourceStream, ticket: Ticket, fate: Fate) {
-        self.fates.push((source, ticket, fate));
+    pub fn note(&mut self, source: SourceStream, call: Call, fate: Fate) {
+        self.fates.push((source, call, fate));
     }
 
     /// Sources that wait for the word of a probe.
@@ -204,23 +219,19 @@ impl Fetcher {
         true
     }
 
-    /// The ticket of a call that goes out now: that of the probe, if a fetch of it carries one.
-    pub(super) fn ticket_of(
-        &mut self,
-        source: SourceStream,
-        probe: Option<Probe>,
-        now: Moment,
-    ) -> Option<Ticket> {
+    /// A call that goes out now: the probe, if a fetch of it carries one.
+    pub(super) fn call(&mut self, source: SourceStream, probe: Option<Probe>, now: Moment) -> Call {
         self.figures.breaker_probes += u64::from(probe.is_some());
-        probe.map(|probe| probe.ticket).or_else(|| self.guard.call(source, now))
+        let ticket = probe.map(|probe| probe.ticket).or_else(|| self.guard.call(source, now));
+        Call { ticket, asked: now }
     }
 
     /// Notes what a call came to; only the first word about it counts.
     pub(super) fn judge(&mut self, number: u64, fate: Fate) {
         let Some(Operation { line, call, .. }) = self.operations.get_mut(&number) else { return };
-        let Some(ticket) = call.take() else { return };
+        let Some(call) = call.take() else { return };
         let source = self.lines[line].source;
-        self.guard.note(source, ticket, fate);
+        self.guard.note(source, call, fate);
         self.is_due = true;
     }
 
@@ -230,36 +241,40 @@ impl Fetcher {
         let Some(probe) = fetch.probe.take() else { return };
         let source = fetch.current.expect("a fetch that is queued has a route").source;
         let fate = fate(&probe);
-        self.guard.note(source, probe.ticket, fate);
+        let Probe { ticket, since } = probe;
+        self.guard.note(source, Call { ticket: Some(ticket), asked: since }, fate);
         self.is_due = true;
     }
 
     /// A source could not be dialed: a call that failed, whatever waited for it.
     pub(super) fn on_unreachable(&mut self, source: SourceStream, now: Moment) {
-        if let Some(ticket) = self.guard.call(source, now) {
-            self.guard.note(source, ticket, Fate::Failed);
+        let ticket = self.guard.call(source, now);
+        // The probe that waited for the dial has been noted.
+        if ticket.is_some() || !self.guard.has_fate_of(&source) {
+            self.guard.note(source, Call { ticket, asked: now }, Fate::Silent);
         }
     }
 
     /// Judges the calls that have ended. What waits at a source that is left alone from now on goes on elsewhere.
     pub(super) fn settle_calls(&mut self, now: Moment) {
-        for (source, ticket, fate) in std::mem::take(&mut self.guard.fates) {
-            // Its life is over.
-            let Some(breaker) = self.guard.breakers.get_mut(&source) else { continue };
-            let patience = self.settings.stall_wait / PATIENCE_PART;
-            let outcome = match fate {
-                Fate::Answered => Outcome::Success,
-                Fate::Failed => Outcome::Failure,
-                Fate::GivenUp { quiet_since } if self.heard.since(quiet_since) >= patience => {
-                    Outcome::Failure
-                }
-                Fate::GivenUp { .. } | Fate::Ours => {
-                    breaker.abandon(ticket);
-                    continue;
-                }
+        let (heard, patience) = (self.heard, self.settings.stall_wait / PATIENCE_PART);
+        for (source, Call { ticket, asked }, fate) in std::mem::take(&mut self.guard.fates) {
+            let ending = fate.ending(|quiet_since| heard.since(quiet_since) >= patience);
+            let outcome = ending.map(|ending| match ending {
+                Ending::Answer { .. } => Outcome::Success,
+                Ending::Error | Ending::Timeout => Outcome::Failure,
+            });
+            // Unless its life is over.
+            if let Some(ending) = ending.filter(|_| self.is_usable(&source)) {
+                self.modes.push(source, ending, asked, now);
+                self.figures.calls_answered += u64::from(outcome == Some(Outcome::Success));
+                self.figures.calls_failed += u64::from(outcome == Some(Outcome::Failure));
+            }
+            let Some((breaker, ticket)) = self.guard.breakers.get_mut(&source).zip(ticket) else { continue };
+            let Some(outcome) = outcome else {
+                breaker.abandon(ticket);
+                continue;
             };
-            self.figures.calls_answered += u64::from(outcome == Outcome::Success);
-            self.figures.calls_failed += u64::from(outcome == Outcome::Failure);
             let is_probe = breaker.phase(now) != Phase::Closed;
             let Some(change) = breaker.record(ticket, outcome, now) else { continue };
             if matches!(change, Change::Opened { .. }) {
@@ -276,6 +291,9 @@ impl Fetcher {
         for source in sources.copied().collect::<Vec<_>>() {
             self.guard.breakers.remove(&source);
         }
+        let mut modes = std::mem::take(&mut self.modes);
+        modes.retain(|source| self.is_usable(source));
+        self.modes = modes;
     }
 
     fn clear_queue(&mut self, source: &SourceStream) {

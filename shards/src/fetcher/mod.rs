@@ -26,6 +26,7 @@ mod guard;
 mod laws;
 mod lines;
 mod membership;
+mod modes;
 mod operation;
 mod order;
 mod payload;
@@ -49,12 +50,14 @@ use crate::time::Moment;
 
 use guard::Guard;
 use lines::{Line, LineId};
+use modes::Modes;
 use operation::Operation;
 use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
 pub use guard::{BreakerStanding, EXTRA_BURST, GuardSettings};
+pub use modes::SourceStanding;
 pub use order::{CANDIDATES_MAX, Candidate, Order};
 pub use settings::FetcherSettings;
 
@@ -102,6 +105,7 @@ pub struct Fetcher {
     operations_made: u64,
     bytes_outstanding: u64,
     guard: Guard,
+    modes: Modes,
 
     /// Until when it is known what sources have said: what came later may not be read yet.
     heard: Moment,
@@ -146,6 +150,7 @@ impl Fetcher {
             operations_made: 0,
             bytes_outstanding: 0,
             guard: Guard::new(settings.guard),
+            modes: Modes::default(),
             heard: Moment(0),
             behind_since: None,
             timers: BTreeSet::new(),

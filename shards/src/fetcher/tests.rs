@@ -2,6 +2,7 @@ mod answers;
 mod guard;
 mod lines;
 mod model;
+mod modes;
 mod payload;
 mod queue;
 mod rig;

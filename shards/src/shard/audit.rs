@@ -73,6 +73,8 @@ pub(super) struct Audit {
     interval: Option<Duration>,
     /// The next block is not read before.
     due: Moment,
+    /// When a block was last read again, or the first came that can be.
+    pub progressed: Moment,
     /// The key after which the search goes on.
     after: Option<StateKey>,
     reread: Option<Reread>,
@@ -81,7 +83,7 @@ pub(super) struct Audit {
 
 impl Audit {
     pub fn new(interval: Option<Duration>) -> Audit {
-        Audit { interval, due: Moment(0), after: None, reread: None, lost: VecDeque::new() }
+        Audit { interval, due: Moment(0), progressed: Moment(0), after: None, reread: None, lost: VecDeque::new() }
     }
 
     /// Copies that it uses.
@@ -94,6 +96,12 @@ impl Shard {
     /// The next residence that was found lost.
     pub fn poll_lost(&mut self) -> Option<LostWrite> {
         self.audit.lost.pop_front()
+    }
+
+    /// How long no block was read again; none if there is nothing to audit.
+    pub(super) fn audit_age(&self) -> Option<Duration> {
+        let has_some = self.audit.interval.is_some() && self.counters.ssd_residents > 0 && self.writes_back();
+        has_some.then(|| self.heard().since(self.audit.progressed))
     }
 
     /// When the next block is to be read again, if there is any.
@@ -170,6 +178,7 @@ impl Shard {
             self.residents.entry(id).ssd.residence().is_some_and(|(present, _)| present == placement)
         });
         self.counters.audited += 1;
+        self.audit.progressed = self.heard();
         match outcome {
             Err(errno) => {
                 self.on_read_error(errno);

@@ -239,6 +239,11 @@ impl Shard {
         self.device_guard.heard = self.device_guard.heard.max(now);
     }
 
+    /// The latest moment that was told.
+    pub(super) fn heard(&self) -> Moment {
+        self.device_guard.heard
+    }
+
     /// All that the device had completed by the last moment told has been reported: what it still has of before
     /// then is late.
     pub fn on_device_seen(&mut self) {

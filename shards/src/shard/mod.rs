@@ -137,6 +137,7 @@ pub struct Shard {
     reclaims: VecDeque<(EntryId, Placement)>,
     /// Something was reclaimed since the last order was asked for.
     reclaimed: bool,
+    reclaim_progressed: Moment,
     clears: VecDeque<withdraw::ClearJob>,
     audit: audit::Audit,
     /// The present life.
@@ -193,6 +194,7 @@ impl Shard {
             read_failures_in_a_row: 0,
             reclaims: VecDeque::new(),
             reclaimed: false,
+            reclaim_progressed: Moment(0),
             clears: VecDeque::new(),
             audit: audit::Audit::new(settings.audit_interval),
             life: LifeNumber(0),

@@ -321,6 +321,9 @@ impl Shard {
                 entry.checksum = Some(checksum);
                 entry.hot = false;
                 entry.ssd = Ssd::Resident { placement, sequence };
+                if self.counters.ssd_residents == 0 {
+                    self.audit.progressed = self.heard();
+                }
                 self.counters.ssd_residents += 1;
                 self.counters.ssd_bytes += bytes;
             }
@@ -432,11 +435,13 @@ impl Shard {
                 return;
             }
             self.reclaims.extend(live);
+            self.reclaim_progressed = self.heard();
         }
         let mut eviction = Eviction::Allowed;
         for _ in 0..RECLAIM_SLICE_BLOCKS {
             let Some((id, placement)) = self.reclaims.pop_front() else { break };
             self.reclaimed = true;
+            self.reclaim_progressed = self.heard();
             if self.log.as_ref().expect("checked above").standing(&placement) != Standing::Readable {
                 continue;
             }

@@ -6,7 +6,8 @@
 use super::{Finding, Severity};
 use crate::control::metadata::{Membership, MetadataPage};
 use crate::control::owners::Owner;
-use crate::control::report::PeersReport;
+use crate::control::report::{BreakerReport, PeersReport};
+use crate::control::sources::SourceReport;
 use crate::quantity::ByteSize;
 
 /// Time without a session, or without a fresh view, from which a stream is worth a word: every healthy one has
@@ -22,6 +23,34 @@ const NAMED_MAX: usize = 3;
 
 /// Share of the residences asked for that had ended at their source and is worth a word, in percent.
 const ENDED_PERCENT_HIGH: u64 = 10;
+
+/// Modes of calls that are worth a word, in words, and what they mean.
+const MODES: [(&str, &str, &str, &str); 4] = [
+    (
+        "partial",
+        "partly failed",
+        "each failed call cost the next peer's turn or a miss; the rest are answered",
+        "see `orbitkv doctor` there, and whether the network to it loses packets",
+    ),
+    (
+        "stale",
+        "out of date",
+        "most of what those nodes told of had ended when it was asked for: each cost the next peer's turn or a miss",
+        "give those nodes more room (--dram, --ssd), or lower --coalesce there if their changes come late",
+    ),
+    (
+        "slow-or-cut",
+        "slow or cut off",
+        "nothing came within --call-budget; a slow node and one that is cut off look the same from here",
+        "see whether that node is overloaded or stopped (`orbitkv doctor` there), then the network to it",
+    ),
+    (
+        "down",
+        "down",
+        "nearly every call broke off at once",
+        "see the log of that node: it refuses connections or ends them",
+    ),
+];
 
 fn finding(severity: Severity, name: &'static str, what: String, why: &'static str, remedy: &str) -> Finding {
     Finding { severity, name, what, why, remedy: remedy.to_owned() }
@@ -173,7 +202,14 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
     }
     let standing = |state: &str| {
         let those = peers.breakers.iter().filter(|breaker| breaker.state == state);
-        let names = those.map(|breaker| format!("{} shard {}", breaker.node_id, breaker.shard));
+        let names = those.map(|breaker| {
+            let BreakerReport { node_id, shard, .. } = breaker;
+            let same = |source: &&SourceReport| (&source.node_id, source.shard) == (node_id, *shard);
+            match peers.sources.iter().find(same).map(|source| source.mode.as_str()) {
+                None | Some("") => format!("{node_id} shard {shard}"),
+                Some(mode) => format!("{node_id} shard {shard} ({mode})"),
+            }
+        });
         names.collect::<Vec<_>>().join(", ")
     };
     let (left, untried) = (standing("open"), standing("half-open"));
@@ -195,6 +231,26 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "the pause is over: the next block that only those have is asked for, by itself, and decides",
             "nothing, if that node and the network to it are well; nobody here has asked for a block of it meanwhile",
         ));
+    }
+    for (mode, words, why, remedy) in MODES {
+        // Who is left alone is told above.
+        let is_asked = |source: &&SourceReport| {
+            let same = |breaker: &&BreakerReport| (&breaker.node_id, breaker.shard) == (&source.node_id, source.shard);
+            peers.breakers.iter().find(same).is_none_or(|breaker| breaker.state == "closed")
+        };
+        let those = peers.sources.iter().filter(|source| source.mode == mode).filter(is_asked);
+        let names = those.map(|source| {
+            let SourceReport { node_id, shard, answers, fresh, errors, timeouts, ms_mean, .. } = source;
+            format!(
+                "{node_id} shard {shard} ({answers} answers of which {fresh} fresh, {errors} errors, {timeouts} silences, {ms_mean} \
+                 ms a call)"
+            )
+        });
+        let names = names.collect::<Vec<_>>().join(", ");
+        if !names.is_empty() {
+            let what = format!("the last calls of core {shard} to members look {words}: {names}");
+            found.push(finding(Severity::Notice, "peer-mode", what, why, remedy));
+        }
     }
     if fetching.extra_asks_refused > 0 {
         found.push(finding(
@@ -369,6 +425,25 @@ mod tests {
             let breakers = states.iter().map(|state| breaker(state)).collect();
             let peers = PeersReport { breakers, ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), expected, "{states:?}");
+        }
+        let source = |mode: &str| SourceReport {
+            node_id: "b".to_owned(),
+            mode: mode.to_owned(),
+            ..SourceReport::default()
+        };
+        for (mode, state, expected) in [
+            ("healthy", "closed", &[][..]),
+            ("", "closed", &[]),
+            ("stale", "closed", &[("peer-mode", Severity::Notice)]),
+            ("down", "open", &[LEFT]),
+        ] {
+            let (breakers, sources) = (vec![breaker(state)], vec![source(mode)]);
+            let peers = PeersReport { breakers, sources, ..PeersReport::default() };
+            assert_eq!(names(&of_peers(0, &peers)), expected, "{mode} and {state}");
+        }
+        for mode in ["partial", "slow-or-cut", "down"] {
+            let peers = PeersReport { sources: vec![source(mode)], ..PeersReport::default() };
+            assert_eq!(names(&of_peers(0, &peers)), [("peer-mode", Severity::Notice)], "{mode}");
         }
         let table: [(Change, &[(&str, Severity)]); 13] = [
             (|_| {}, &[]),

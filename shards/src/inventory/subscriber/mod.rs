@@ -366,6 +366,12 @@ impl Subscriber {
         self.streams.range(from..).take(count).map(|(&id, stream)| stream.detail(id, partition))
     }
 
+    /// How long no page has come of the bootstrap that waits longest; none if no stream lacks its view.
+    #[must_use]
+    pub fn bootstrap_age(&self, now: Moment) -> Option<Duration> {
+        self.streams.values().filter_map(|stream| stream.bootstrap_age(self.settings.page_wait, now)).max()
+    }
+
     /// Counters.
     #[must_use]
     pub fn figures(&self) -> &SubscriberFigures {

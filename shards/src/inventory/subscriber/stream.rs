@@ -146,6 +146,16 @@ impl Stream {
         }
     }
 
+    /// How long it has no view and no page of one has come; none while it has one that can be repaired.
+    pub fn bootstrap_age(&self, page_wait: Duration, now: Moment) -> Option<Duration> {
+        let lacking = now.since(self.lacking_since?);
+        let page = match self.session().map(|session| &session.phase) {
+            Some(Phase::Bootstrapping(Bootstrap::Staging(staging))) => (now + page_wait).since(staging.page_due),
+            _ => lacking,
+        };
+        Some(page.min(lacking))
+    }
+
     /// Whether it wishes for a permit or has one.
     pub fn holds_ticket(&self) -> bool {
         let phase = self.session().map(|session| &session.phase);
