@@ -46,8 +46,7 @@ fn call(rig: &mut Rig, copy: u32, end: End) {
 /// The name of twenty ends: nearly all broke off; half or more were silent; a tenth or more went wrong; less than half of
 /// the answers found what was told of; or nothing of that.
 fn name(ends: &[End]) -> Option<Mode> {
-    let [.., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = ends else { return None };
-    let last = &ends[ends.len() - 20..];
+    let last = &ends[ends.len().checked_sub(20)?..];
     let count = |of: End| last.iter().filter(|end| **end == of).count();
     let (served, gone, broken, silent) =
         (count(End::Served), count(End::Gone), count(End::Reset), count(End::Silent));

@@ -1,6 +1,7 @@
 //! One owner stream on its requester's core: what is installed of it, and the link over which more comes.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{ResourceSummary, Resume, SourceStream};
