@@ -3,10 +3,14 @@
 //! Counters grow for the life of the process, so a finding made of one says what has happened, not what happens now;
 //! levels (`disputed`, quarantined bytes, streams that are missing) say what is so at this moment.
 
+use std::collections::BTreeSet;
+
+use orbitkv_shards::resilience::zones::ZoneCapacity;
+
 use super::{Finding, Severity};
 use crate::control::metadata::{Membership, MetadataPage};
 use crate::control::owners::Owner;
-use crate::control::report::{BreakerReport, PeersReport};
+use crate::control::report::{BreakerReport, PeersReport, ShardReport};
 use crate::control::sources::SourceReport;
 use crate::quantity::ByteSize;
 
@@ -358,11 +362,32 @@ fn of_shard_counts(page: &MetadataPage) -> Option<Finding> {
     })
 }
 
+/// Whether this node could carry its part of what the nodes of a lost zone have in use, if all are as busy as it.
+fn of_headroom(page: &MetadataPage) -> Option<Finding> {
+    let zones: BTreeSet<&str> = page.membership.members.iter().map(|member| member.zone.as_str()).collect();
+    let count = zones.iter().filter(|zone| !zone.is_empty()).count();
+    let sum = |of: fn(&ShardReport) -> u64| page.shards.iter().map(of).sum::<u64>();
+    let used = sum(|shard| shard.arena.pinned_bytes + shard.arena.reserved_bytes);
+    let all = sum(|shard| shard.arena.capacity_bytes);
+    let capacity = ZoneCapacity { zones: count as f64, load: used as f64 };
+    (count > 1 && capacity.lacks_headroom(all as f64)).then(|| {
+        let what = format!(
+            "{} of {} of this node's arena are in use, more than {} of {count} parts",
+            ByteSize(used).rounded(),
+            ByteSize(all).rounded(),
+            count - 1
+        );
+        let why = "if all nodes are as busy, those of the other zones cannot carry what one zone has in use when it is lost";
+        finding(Severity::Notice, "zone-headroom", what, why, "add nodes or --dram, or let engines hold less at once")
+    })
+}
+
 /// What of a page is about peers; nothing standalone.
 pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
     let peers = page.shards.iter().filter_map(|report| Some((report.shard, report.peers.as_ref()?)));
     let of_peers = peers.flat_map(|(shard, peers)| of_peers(shard, peers));
-    of_membership(&page.membership).into_iter().chain(of_peers).chain(of_shard_counts(page)).collect()
+    let of_node = of_shard_counts(page).into_iter().chain(of_headroom(page));
+    of_membership(&page.membership).into_iter().chain(of_peers).chain(of_node).collect()
 }
 
 #[cfg(test)]
@@ -370,7 +395,6 @@ mod tests {
     use super::*;
     use crate::cli::doctor::tests::check_sentences;
     use crate::control::metadata::MemberRow;
-    use crate::control::report::{BreakerReport, ShardReport};
 
     fn names(found: &[Finding]) -> Vec<(&'static str, Severity)> {
         check_sentences(found);
@@ -401,6 +425,26 @@ mod tests {
         }
         let standalone = Membership { validity: "standalone".to_owned(), ..Membership::default() };
         assert_eq!(of_membership(&standalone), []);
+    }
+
+    #[test]
+    fn headroom_is_missed_above_the_share_of_the_zones_that_are_left() {
+        let member = |zone: &str| MemberRow { zone: zone.to_owned(), shards: 1, ..MemberRow::default() };
+        let page = |zones: &[&str], pinned, reserved| {
+            let mut shard = ShardReport::default();
+            (shard.arena.capacity_bytes, shard.arena.pinned_bytes) = (3_000, pinned);
+            shard.arena.reserved_bytes = reserved;
+            let members = zones.iter().map(|zone| member(zone)).collect();
+            let membership =
+                Membership { validity: "member".to_owned(), members, ..Membership::default() };
+            MetadataPage { membership, shards: vec![shard], ..MetadataPage::default() }
+        };
+        let of = |zones: &[&str], pinned, reserved| names(&findings(&page(zones, pinned, reserved)));
+        let lacking = [("zone-headroom", Severity::Notice)];
+        assert_eq!(of(&["a", "b", "c", "a"], 1_500, 500), [], "two of three parts");
+        assert_eq!(of(&["a", "b", "c", "a"], 1_500, 501), lacking);
+        assert_eq!(of(&["a", "b"], 1_501, 0), lacking);
+        assert_eq!(of(&["a", "", "a"], 3_000, 0), [], "one zone cannot be left");
     }
 
     #[test]

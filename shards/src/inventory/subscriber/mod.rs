@@ -355,6 +355,15 @@ impl Subscriber {
         self.numbers.get(&owner.peer).map(|node| &self.peers[node].member)
     }
 
+    /// How long ago the inventory that a row is of was last known to be whole; none if it never was.
+    #[must_use]
+    pub fn age_of(&self, owner: Owner, now: Moment) -> Option<Duration> {
+        let peer = &self.peers[self.numbers.get(&owner.peer)?];
+        let mut streams = peer.streams.iter().map(|id| &self.streams[id]);
+        let stream = streams.find(|stream| stream.source.shard == owner.shard)?;
+        Some(now.since(stream.freshness.fresh_at()?))
+    }
+
     /// Up to `count` owner streams after `after`, in the order of their numbers.
     pub fn owners<'a>(
         &'a self,
