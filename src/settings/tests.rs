@@ -113,6 +113,7 @@ fn defaults_on_two_cores() {
     assert_eq!((settings.http.to_string().as_str(), settings.idle), ("127.0.0.1:7070", Idle::Park));
     assert_eq!(settings.audit_interval, Some(Duration::from_secs(1)));
     assert_eq!(resolve(&["--audit", "0s"], 2).expect("none").audit_interval, None);
+    assert_eq!(settings.device_guard, DeviceGuardSettings::default());
     assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
     let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
     let settings = NodeSettings::resolve(&NodeArgs::default(), &at_run).expect("defaults");
@@ -146,7 +147,7 @@ fn layouts_follow_the_cores() {
 fn refusals_name_setting_value_bound_and_remedy() {
     let long = format!("/{}", "x".repeat(107));
     let long = long.as_str();
-    let table: [(&[&str], usize, &[&str]); 24] = [
+    let table: [(&[&str], usize, &[&str]); 27] = [
         (&["--dram", "63mib"], 2, &["--dram 63mib", "at least 64mib", "raise --dram to 64mib"]),
         (
             &["--dram", "200mib", "--shards", "4"],
@@ -160,6 +161,9 @@ fn refusals_name_setting_value_bound_and_remedy() {
         (&["--ssd", "1mib", "--data-dir", "d"], 2, &["--ssd 1mib", "at least 64mib", "--ssd 0"]),
         (&["--ssd", "1gib"], 2, &["--ssd 1gib", "directory", "--data-dir DIR"]),
         (&["--ssd-depth", "0"], 2, &["--ssd-depth 0", "1 to 1024 requests", "use --ssd-depth 1"]),
+        (&["--ssd-breaker", "101"], 2, &["--ssd-breaker 101", "0 to 100 percent", "--ssd-breaker 50"]),
+        (&["--ssd-breaker-pause", "61s"], 2, &["--ssd-breaker-pause", "10ms to 60s", "--ssd-breaker-pause 1s"]),
+        (&["--ssd-read-budget", "9ms"], 2, &["--ssd-read-budget 9ms", "10ms to 60s", "use --ssd-read-budget 2s"]),
         (&["--audit", "9ms"], 2, &["--audit 9ms", "at least 10ms", "use --audit 1s"]),
         (&["--ssd-depth", "1025"], 2, &["--ssd-depth 1025", "1 to 1024", "use --ssd-depth 1024"]),
         (&["--journal", "1k"], 2, &["--journal 1kib", "at least 1mib", "raise --journal to 1mib"]),

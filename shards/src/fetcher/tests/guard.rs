@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Medium, Sequence};
-use orbitkv_wire::payload::{Answer, Refusal};
+use orbitkv_wire::payload::{Answer, Attempt, Refusal};
 
 use super::rig::*;
 use crate::fetcher::*;
@@ -375,6 +375,27 @@ fn the_head_of_what_one_call_carried_goes_on_elsewhere_on_a_quiet_node() {
     rig.connect();
     rig.lose("c");
     assert_eq!(ended(&mut rig), [200, 201].map(|copy| (copy, Err(BlockOutcome::Missing))));
+}
+
+/// What is asked of a source: which ask it is, and for which copies.
+fn asked(rig: &Rig, name: &str) -> Vec<(Attempt, Vec<u32>)> {
+    let operations = rig.operations(name).into_iter();
+    operations.map(|number| (rig.asked[&number].authorize.attempt, rig.blocks(number))).collect()
+}
+
+#[test]
+fn a_request_says_which_ask_it_is_and_carries_no_other() {
+    let mut rig = Rig::new();
+    (0..2).for_each(|copy| rig.begin(copy, &[at("a"), at("b"), at("c")]));
+    rig.connect();
+    assert_eq!(asked(&rig, "a"), [(Attempt::First, vec![0, 1])]);
+    rig.lose("a");
+    (2..4).for_each(|copy| rig.begin(copy, &[at("b"), at("c")]));
+    rig.connect();
+    assert_eq!(asked(&rig, "b"), [(Attempt::Second, vec![0, 1]), (Attempt::First, vec![2, 3])]);
+    rig.lose("b");
+    rig.connect();
+    assert_eq!(asked(&rig, "c"), [(Attempt::Third, vec![0, 1]), (Attempt::Second, vec![2, 3])]);
 }
 
 /// What happened to calls of one source, oldest first.
