@@ -270,7 +270,7 @@ impl Shard {
     }
 
     pub(super) fn device_deadline(&self) -> Option<Moment> {
-        self.device_guard.next_deadline(!self.write_queue.is_empty())
+        self.device_guard.next_deadline(!self.write_queue.is_empty() || !self.moves.is_empty())
     }
 
     /// Whether the device is given a read that is wanted now. With the breaker half-open one read may wait to be

@@ -139,7 +139,7 @@ impl Shard {
                 checksum: None,
             });
         }
-        if self.device_guard.is_closed()
+        if self.device_guard.takes_write()
             && let Some(order) = self.moves.pop_front()
         {
             self.device_guard.begin_write(order.id);
