@@ -279,9 +279,10 @@ impl Shard {
         self.device_guard.is_closed() || self.device_guard.takes_probe() && self.fill_queue.is_empty()
     }
 
-    /// Whether write-backs and moves go on: the tier takes blocks, and its device is not left alone.
+    /// Whether room is made in the log, and written to: the tier takes blocks, and its device is not left alone or may
+    /// be tried by a write.
     pub(super) fn writes_flow(&self) -> bool {
-        self.writes_back() && self.device_guard.is_closed()
+        self.writes_back() && self.device_guard.takes_write()
     }
 
     /// Whether a block is on SSD alone, and that is not read now.

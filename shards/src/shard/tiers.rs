@@ -426,7 +426,7 @@ impl Shard {
             self.reclaims.clear();
             return;
         }
-        if !self.device_guard.is_closed() {
+        if !self.device_guard.takes_write() {
             return;
         }
         if self.reclaims.is_empty() {
@@ -448,7 +448,8 @@ impl Shard {
             let entry = self.residents.entry(id);
             match (entry.hot, entry.dram) {
                 (true, Dram::Resident { .. }) => self.move_or_drop(id),
-                (true, Dram::Absent) => {
+                // For one write that tries the device nothing is read, so what is hot there goes, too.
+                (true, Dram::Absent) if self.device_guard.is_closed() => {
                     if self.begin_fill(id, placement, FillPurpose::Reinsert, &mut eviction).is_err() {
                         self.drop_from_log(id);
                     }
@@ -459,7 +460,7 @@ impl Shard {
                     let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
                     fill.purpose = FillPurpose::Reinsert;
                 }
-                (false, _) => self.drop_from_log(id),
+                (_, Dram::Absent | Dram::Resident { .. }) => self.drop_from_log(id),
             }
         }
     }
