@@ -68,11 +68,11 @@ numbered! {
     /// Which ask for its residences a request is. Only a requester asks again: the number is there for a source to see
     /// how much of its work comes of that.
     pub enum Attempt: u8 {
-        /// None of them was asked for before.
+        /// None of them was tried before.
         First = 0,
-        /// Each was asked for once before, here or elsewhere.
+        /// Each was tried once before, here or elsewhere.
         Second = 1,
-        /// Each was asked for twice before.
+        /// Each was tried twice before.
         Third = 2,
     }
 }

@@ -83,7 +83,10 @@ fn history(dice: &mut Dice, budget: &mut EveryWindow) -> (History, u64) {
             now += dice.roll(2 * gap);
             budget.on_first();
             history.push((now, Call::First));
-            while dice.roll(100) < failing {
+            for _ in 0..2 {
+                if dice.roll(100) >= failing {
+                    break;
+                }
                 now += dice.roll(gap);
                 if !budget.allow(Moment(now)) {
                     refused += 1;
@@ -126,7 +129,8 @@ fn nothing_is_refused_that_would_keep_it() {
         let mut budget = EveryWindow::new(percent as u32, burst as u32, LONGEST);
         let (mut history, mut now) = (History::new(), 0);
         for _ in 0..600 {
-            now += dice.roll([1, SECOND / 50, SECOND / 2][dice.roll(3) as usize]);
+            let gap = [1, SECOND / 50, SECOND / 2][dice.roll(3) as usize];
+            now += dice.roll(gap);
             if dice.roll(3) > 0 {
                 budget.on_first();
                 history.push((now, Call::First));
