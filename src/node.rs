@@ -54,6 +54,10 @@ const DROP_MEMORY_ENTRIES: usize = 16_384;
 /// so that one bad place is no reason.
 const READ_FAILURES_IN_A_ROW_MAX: u32 = 1_024;
 
+/// Failed writes in a row after which it is. Its breaker opens before that; then two pauses pass between two probes, so
+/// with the usual pause this is more than a minute without one write that succeeds.
+const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 64;
+
 /// Bytes that one leased or reserved slot takes in the tables.
 const LEASED_SLOT_BYTES: u64 = 128;
 
@@ -254,6 +258,8 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         waiting_max: WAITING_MAX,
         blocks_max: blocks_max(settings),
         read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
+        write_failures_in_a_row_max: WRITE_FAILURES_IN_A_ROW_MAX,
+        device_guard: settings.device_guard,
         life_slice_entries: LIFE_SLICE_ENTRIES,
         audit_interval: settings.audit_interval,
     }

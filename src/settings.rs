@@ -35,6 +35,7 @@ pub use values::{CoreList, HttpBind, is_node_id};
 
 use orbitkv_native::engine_socket::SOCKET_PATH_BYTES_MAX;
 use orbitkv_native::ssd_ring::DEVICE_DEPTH_MAX;
+use orbitkv_shards::shard::DeviceGuardSettings;
 
 use crate::quantity::{ByteSize, GIB, MIB, Span};
 use refusal::refused;
@@ -94,6 +95,8 @@ pub struct NodeSettings {
     pub audit_interval: Option<Duration>,
     /// Whether cores record what they do.
     pub trace_turns: bool,
+    /// When the SSD is left alone for a while.
+    pub device_guard: DeviceGuardSettings,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -157,6 +160,7 @@ impl NodeSettings {
             ssd_depth: ssd_depth(args)?,
             audit_interval: audit_interval(args)?,
             trace_turns: args.trace_turns == Some(true),
+            device_guard: guard::device(args)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,

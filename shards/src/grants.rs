@@ -252,6 +252,7 @@ impl Grants {
     ) {
         let tag = authorize.binding.tag();
         let operation = authorize.operation;
+        self.figures.asked[usize::from(authorize.attempt as u8)] += authorize.residences.len() as u64;
         if let Err(refusal) = self.admit(at.connection, authorize, life) {
             self.figures.on_refused(refusal);
             self.say(at, tag, operation, FromSource::Refused(refusal));
@@ -287,6 +288,10 @@ impl Grants {
                     let egress = egress.filter(|_| sendable < bytes_max);
                     self.figures.busy_for_egress[Urgency::of(time) as usize] += u64::from(egress.is_some());
                     Answer::Busy { retry_after_ms: self.retry_after_ms(requester.node, egress) }
+                }
+                GrantOutcome::DeviceRests(rest) => {
+                    let rest_ms = u32::try_from(rest.as_millis()).unwrap_or(u32::MAX);
+                    Answer::Busy { retry_after_ms: rest_ms.max(self.settings.retry_after_ms) }
                 }
             };
             self.figures.on_answer(outcome);

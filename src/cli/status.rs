@@ -7,7 +7,8 @@ use clap::Args;
 use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
-use crate::control::report::{LendingReport, SsdState};
+use crate::control::report::{LendingReport, SsdReport, SsdState};
+use crate::control::sources;
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
 
@@ -30,10 +31,13 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-fn ssd(state: &SsdState) -> String {
-    match state {
+fn ssd(report: &SsdReport) -> String {
+    match &report.state {
         SsdState::Off => "off".to_owned(),
-        SsdState::On => "on".to_owned(),
+        SsdState::On => match report.breaker.state.as_str() {
+            "" | "closed" => "on".to_owned(),
+            _ => "left alone".to_owned(),
+        },
         SsdState::Degraded { fault, .. } => format!("degraded: {}", super::doctor::fault_name(*fault)),
     }
 }
@@ -65,7 +69,7 @@ fn egress(page: &MetadataPage) -> String {
 }
 
 fn members(page: &MetadataPage) -> String {
-    let mut table = Table::new(["member", "epoch", "address", "shards", "zone"]);
+    let mut table = Table::new(["member", "epoch", "address", "shards", "zone", "calls"]);
     for member in &page.membership.members {
         table.row([
             member.node_id.clone(),
@@ -73,6 +77,10 @@ fn members(page: &MetadataPage) -> String {
             member.address.clone(),
             member.shards.to_string(),
             member.zone.clone(),
+            match sources::worst(&page.shards, &member.node_id) {
+                "" => "-".to_owned(),
+                mode => mode.to_owned(),
+            },
         ]);
     }
     format!("\n{table}")
@@ -151,7 +159,7 @@ pub fn screen(page: &MetadataPage) -> String {
             rounded(report.arena.capacity_bytes),
             report.residents.ssd.to_string(),
             rounded(report.resident_bytes.ssd),
-            ssd(&report.ssd.state),
+            ssd(&report.ssd),
             report.engine.connections.to_string(),
             report.engine.leases.to_string(),
             report.turns.stalls.to_string(),

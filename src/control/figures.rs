@@ -1,17 +1,20 @@
 //! From what a core says of itself to what an operator reads.
 
+use std::time::Duration;
+
 use orbitkv_shards::fetcher::BreakerStanding;
 use orbitkv_shards::flow::egress::Urgency;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
+use orbitkv_shards::shard::DeviceStanding;
 use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
 use super::report::{
-    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
-    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault,
-    SsdReport, SsdState, TurnReport,
+    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport, LendingReport,
+    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport,
+    SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
-use super::routes;
+use super::{routes, sources};
 use crate::core::report::CoreReport;
 use crate::peers;
 
@@ -54,7 +57,13 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             audited: counters.audited,
             lost_writes: counters.lost_writes,
             quarantined_bytes: ssd.quarantined_bytes,
+            breaker: ssd_breaker(&ssd.device),
         }),
+        jobs: JobsReport {
+            audit_age_ms: figures.audit_age.map(millis),
+            reclaim_age_ms: figures.reclaim_age.map(millis),
+            bootstrap_age_ms: peers.as_ref().and_then(|peers| peers.bootstrap_age).map(millis),
+        },
         engine: EngineReport {
             connections: engine.connections,
             requests_in_flight: engine.requests_in_flight,
@@ -102,6 +111,10 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
         coverage: peers.as_ref().map(|peers| peers.coverage),
         peers: peers.map(|peers| peers_report(&peers)),
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis() as u64
 }
 
 fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
@@ -177,6 +190,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         planning: routes::planning(&report.payload.planner),
         routes: report.payload.traces.iter().map(routes::row).collect(),
         breakers: report.payload.breakers.iter().map(breaker).collect(),
+        sources: report.payload.sources.iter().map(sources::row).collect(),
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,
@@ -200,6 +214,7 @@ fn lending(report: &peers::PayloadReport) -> LendingReport {
         quarantined_bytes: grants.quarantined_bytes,
         readers: report.readers as u64,
         readers_refused: report.readers_refused,
+        asked: grants.asked,
         granted: grants.granted,
         lent_bytes: grants.lent_bytes,
         lent_shm_bytes: grants.lent_shm_bytes,
@@ -265,12 +280,22 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
     }
 }
 
-fn breaker(standing: &BreakerStanding) -> BreakerReport {
-    let BreakerStanding { source, phase, opens } = *standing;
-    let state = match phase {
+fn phase_name(phase: Phase) -> String {
+    let name = match phase {
         Phase::Closed => "closed",
         Phase::HalfOpen => "half-open",
         Phase::Open => "open",
     };
-    BreakerReport { node_id: source.node.to_string(), shard: source.shard.0, state: state.to_owned(), opens }
+    name.to_owned()
+}
+
+fn ssd_breaker(standing: &DeviceStanding) -> SsdBreakerReport {
+    let DeviceStanding { phase, opens, probes, barred, late_reads } = *standing;
+    SsdBreakerReport { state: phase_name(phase), opens, probes, barred, late_reads }
+}
+
+fn breaker(standing: &BreakerStanding) -> BreakerReport {
+    let BreakerStanding { source, phase, opens } = *standing;
+    let (node_id, shard) = (source.node.to_string(), source.shard.0);
+    BreakerReport { node_id, shard, state: phase_name(phase), opens }
 }

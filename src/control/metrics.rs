@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::durations;
 use super::metadata::{Membership, MetadataPage, Phase};
+use super::sources;
 use super::report::{HandshakesReport, PeersReport, ShardReport, SsdState};
 
 /// Content type of [`render`]'s text.
@@ -126,6 +127,26 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_write_backs", "Write-backs ended", |r| {
         by("kind", [("done", r.ssd.write_backs_done), ("failed", r.ssd.write_backs_failed)])
     }),
+    level("orbitkv_ssd_breaker", "Whether the SSD is used: 0 it is, 1 one operation tries it, 2 it is left alone", |r| {
+        match r.ssd.breaker.state.as_str() {
+            "" => Values::new(),
+            "closed" => one(0),
+            "half-open" => one(1),
+            _ => one(2),
+        }
+    }),
+    counter("orbitkv_ssd_breaker_events", "What came of an SSD that fails or is too slow", |r| {
+        let breaker = &r.ssd.breaker;
+        by(
+            "kind",
+            [
+                ("opened", breaker.opens),
+                ("probe", breaker.probes),
+                ("refused", breaker.barred),
+                ("late_read", breaker.late_reads),
+            ],
+        )
+    }),
     counter("orbitkv_ssd_reads", "Blocks read back from SSD", |r| one(r.ssd.reads)),
     counter("orbitkv_ssd_read_errors", "SSD reads that failed or were short", |r| one(r.ssd.read_errors)),
     counter("orbitkv_checksum_failures", "Blocks whose checksum was wrong at a read", |r| {
@@ -136,6 +157,14 @@ const METRICS: &[Metric] = &[
         "Blocks on SSD read again to see whether they are what was written",
         |r| one(r.ssd.audited),
     ),
+    level("orbitkv_job_progress_age_ms", "Milliseconds without progress of a background job that has something to do", |r| {
+        let jobs = [
+            ("audit", r.jobs.audit_age_ms),
+            ("reclaim", r.jobs.reclaim_age_ms),
+            ("bootstrap", r.jobs.bootstrap_age_ms),
+        ];
+        jobs.into_iter().filter_map(|(job, age)| Some((Some(("job", job)), age?))).collect()
+    }),
     counter("orbitkv_lost_writes", "Accepted residences that nobody ended and that are not there", |r| {
         one(r.ssd.lost_writes)
     }),
@@ -240,6 +269,12 @@ const METRICS: &[Metric] = &[
         of_peers(r, |p| {
             let (bytes, quarantined) = (p.lending.pinned_bytes, p.lending.quarantined_bytes);
             by("kind", [("pins", p.lending.pins), ("bytes", bytes), ("quarantined_bytes", quarantined)])
+        })
+    }),
+    counter("orbitkv_grants_asked", "Blocks that peers asked for, by how often they had asked before", |r| {
+        of_peers(r, |p| {
+            let [first, second, third] = p.lending.asked;
+            by("attempt", [("first", first), ("second", second), ("third", third)])
         })
     }),
     counter("orbitkv_grants", "Answers to peers that wanted blocks", |r| {
@@ -543,6 +578,7 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     if !page.standalone {
         register_membership(&mut registry, &page.membership);
         register_breakers(&mut registry, &page.shards);
+        sources::register(&mut registry, &page.shards);
     }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;

@@ -20,6 +20,7 @@ pub mod routes;
 pub mod run;
 pub mod signals;
 pub mod turns;
+pub mod sources;
 pub mod visibility;
 
 #[cfg(test)]

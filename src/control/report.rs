@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::routes::{PlanningReport, RouteRow};
 use crate::core::report::{DURATION_BOUNDS_NS, Durations};
+use super::sources::SourceReport;
 
 /// Levels and counters of one shard at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,8 @@ pub struct ShardReport {
     pub arena: ArenaReport,
     /// The SSD slice.
     pub ssd: SsdReport,
+    /// How long what goes on in the background has made no progress.
+    pub jobs: JobsReport,
     /// Engines and what they hold.
     pub engine: EngineReport,
     /// Saves and lookups, counters.
@@ -89,6 +92,18 @@ pub struct ArenaReport {
     pub pinned_bytes: u64,
 }
 
+/// How long background jobs have made no progress, in milliseconds; none for a job that has nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobsReport {
+    /// The audit: since a block on SSD was last read again.
+    pub audit_age_ms: Option<u64>,
+    /// Emptying a segment of the SSD: since a block of it was last moved or dropped.
+    pub reclaim_age_ms: Option<u64>,
+    /// Taking in a peer's inventory as a whole: since a page last came of the one that waits longest.
+    pub bootstrap_age_ms: Option<u64>,
+}
+
 /// The SSD slice of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -122,6 +137,24 @@ pub struct SsdReport {
     pub lost_writes: u64,
     /// Bytes never used again because a checksum in them was wrong.
     pub quarantined_bytes: u64,
+    /// Whether the device is left alone.
+    pub breaker: SsdBreakerReport,
+}
+
+/// The breaker in front of a shard's part of the SSD.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SsdBreakerReport {
+    /// `closed`: the SSD is used; `half-open`: one operation tries it; `open`: it is left alone. Empty without an SSD.
+    pub state: String,
+    /// How often it was left alone, counter.
+    pub opens: u64,
+    /// Operations that tried it, counter.
+    pub probes: u64,
+    /// Blocks on SSD that were asked for and not read meanwhile, counter.
+    pub barred: u64,
+    /// Reads that took longer than `--ssd-read-budget`, counter.
+    pub late_reads: u64,
 }
 
 /// Whether the SSD tier serves.
@@ -362,6 +395,8 @@ pub struct PeersReport {
     pub routes: Vec<RouteRow>,
     /// Shards of peers that this core leaves alone, or has.
     pub breakers: Vec<BreakerReport>,
+    /// What the last calls to each shard of a peer look like.
+    pub sources: Vec<SourceReport>,
     /// QUIC connections, closing ones included.
     pub connections: u64,
     /// Datagrams received, counter.
@@ -406,6 +441,8 @@ pub struct LendingReport {
     pub readers: u64,
     /// Who wanted to and was another user's or could not prove itself, counter.
     pub readers_refused: u64,
+    /// Blocks that peers asked for the first time, the second and the third, here or elsewhere, counters.
+    pub asked: [u64; 3],
     /// Blocks granted, counter.
     pub granted: u64,
     /// Payload bytes lent, counter.

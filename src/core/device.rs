@@ -83,6 +83,10 @@ impl DeviceDriver {
                 shard.on_transfer_done(TransferId(completed.id), outcome);
             }
         }
+        // With more to come, what is there already may not have been reported.
+        if !turn.more {
+            shard.on_device_seen();
+        }
         turn.more
     }
 

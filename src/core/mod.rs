@@ -20,6 +20,7 @@ use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::ConnectionId;
+use orbitkv_shards::resilience::breaker::Change;
 use orbitkv_shards::segment_log::BlockName;
 use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
@@ -324,6 +325,7 @@ impl Core {
 
     fn turn(&mut self, now: Moment) {
         self.units_left = UNITS_PER_TURN;
+        self.parts.shard.hear(now);
         let mut left_over = self.read_mail(now);
         self.lap(What::Mail);
         if self.parts.shard.has_work() {
@@ -338,6 +340,7 @@ impl Core {
         }
         self.tell_lost();
         self.lap(What::Device);
+        self.tell_device_changes();
         let mut rounds = 0;
         loop {
             let (worked, cut_short) = self.run_errands(now);
@@ -393,6 +396,19 @@ impl Core {
             let BlockName { namespace, group, block } = lost.block;
             let (sequence, cause, finder) = (lost.sequence.0, lost.cause, lost.finder);
             tracing::error!(core = self.index(), %namespace, group = group.0, %block, sequence, ?cause, ?finder, "lost write");
+        }
+    }
+
+    /// Says when the device is left alone and when it is used again.
+    fn tell_device_changes(&mut self) {
+        while let Some(change) = self.parts.shard.poll_device_change() {
+            let core = self.index();
+            match change {
+                Change::Opened { .. } => {
+                    tracing::warn!(core, "the SSD fails or is too slow: it is left alone");
+                }
+                Change::Closed => tracing::info!(core, "the SSD answers again"),
+            }
         }
     }
 

@@ -39,6 +39,7 @@ use orbitkv_wire::identity::{NamespaceDigest, NodeId, Sequence, SessionId, Shard
 use crate::core::mail::{Answer, Letter};
 use crate::turns::What;
 use crate::turns::recorder::Trace;
+use crate::settings::PeerGuard;
 use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
@@ -149,7 +150,10 @@ impl Peers {
                 window_bytes: settings.endpoint.payload.receive_pool_bytes,
                 rates: settings.rates.of_shard(shard.0, local.shards),
                 routing: settings.routing,
-                guard: settings.guard,
+                guard: PeerGuard {
+                    guard: settings.guard.guard.of_core(shard.0, local.shards),
+                    ..settings.guard
+                },
             },
         );
         let looks_first = settings.refresh == RefreshPolicy::Lookup;

@@ -183,6 +183,19 @@ pub struct NodeArgs {
     )]
     pub trace_turns: Option<bool>,
 
+    /// Percentage of the last 20 SSD operations that must have failed for a shard to leave its SSD alone; 0 uses it
+    /// whatever happens  [default: 50]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_SSD_BREAKER")]
+    pub ssd_breaker: Option<u32>,
+
+    /// How long the SSD is left alone before one operation tries it again, 10ms to 60s  [default: 1s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_SSD_BREAKER_PAUSE")]
+    pub ssd_breaker_pause: Option<Span>,
+
+    /// Longest an SSD read may take before it counts as failed, 10ms to 60s  [default: 2s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_SSD_READ_BUDGET")]
+    pub ssd_read_budget: Option<Span>,
+
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
     #[arg(long, value_name = "UID", env = "ORBITKV_ENGINE_UID", value_delimiter = ',')]
@@ -288,9 +301,15 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SPAN", env = "ORBITKV_BREAKER_PAUSE", help_heading = "Peers")]
     pub breaker_pause: Option<Span>,
 
-    /// Blocks that may be asked for again after a failed call, in percent of those asked for within 10 s  [default: 10]
+    /// Blocks that may be asked for again after a failed call, in percent of those first asked for in any window of less
+    /// than 10 s  [default: 10]
     #[arg(long, value_name = "PERCENT", env = "ORBITKV_RETRY_PERCENT", help_heading = "Peers")]
     pub retry_percent: Option<u32>,
+
+    /// Such blocks in a window in which few were asked for, over all shards, 0 to 1024; 0 asks for none again
+    /// [default: 64]
+    #[arg(long, value_name = "N", env = "ORBITKV_RETRY_BURST", help_heading = "Peers")]
+    pub retry_burst: Option<u32>,
 
     /// How it is chosen which node is asked for a block  [default: shadow]
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
@@ -340,6 +359,9 @@ impl NodeArgs {
             ssd_depth: self.ssd_depth.or(below.ssd_depth),
             audit: self.audit.or(below.audit),
             trace_turns: self.trace_turns.or(below.trace_turns),
+            ssd_breaker: self.ssd_breaker.or(below.ssd_breaker),
+            ssd_breaker_pause: self.ssd_breaker_pause.or(below.ssd_breaker_pause),
+            ssd_read_budget: self.ssd_read_budget.or(below.ssd_read_budget),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),
@@ -361,6 +383,7 @@ impl NodeArgs {
             breaker_calls: self.breaker_calls.or(below.breaker_calls),
             breaker_pause: self.breaker_pause.or(below.breaker_pause),
             retry_percent: self.retry_percent.or(below.retry_percent),
+            retry_burst: self.retry_burst.or(below.retry_burst),
             route_policy: self.route_policy.or(below.route_policy),
             receive_budget: self.receive_budget.or(below.receive_budget),
             receive_rate: self.receive_rate.or(below.receive_rate),
@@ -398,6 +421,7 @@ impl NodeArgs {
             ("--retry-percent", self.retry_percent.map(|percent| percent.to_string())),
             ("--refresh-policy", self.refresh_policy.map(|policy| format!("{policy:?}").to_lowercase())),
             ("--watch-lag", self.watch_lag.map(|span| span.to_string())),
+            ("--retry-burst", self.retry_burst.map(|blocks| blocks.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];

@@ -74,11 +74,15 @@ const STABLE: [&str; 40] = [
     "breaker-calls",
     "breaker-pause",
     "retry-percent",
+    "retry-burst",
     "route-policy",
     "ssd-backend",
     "ssd-depth",
     "audit",
     "trace-turns",
+    "ssd-breaker",
+    "ssd-breaker-pause",
+    "ssd-read-budget",
     "arena-pages",
     "http-token-file",
     "engine-uid",
@@ -117,6 +121,7 @@ fn defaults_on_two_cores() {
         (traces(&[]), traces(&["--trace-turns"]), traces(&["--trace-turns", "false"])),
         (false, true, false)
     );
+    assert_eq!(settings.device_guard, DeviceGuardSettings::default());
     assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
     let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
     let settings = NodeSettings::resolve(&NodeArgs::default(), &at_run).expect("defaults");
@@ -150,7 +155,7 @@ fn layouts_follow_the_cores() {
 fn refusals_name_setting_value_bound_and_remedy() {
     let long = format!("/{}", "x".repeat(107));
     let long = long.as_str();
-    let table: [(&[&str], usize, &[&str]); 24] = [
+    let table: [(&[&str], usize, &[&str]); 27] = [
         (&["--dram", "63mib"], 2, &["--dram 63mib", "at least 64mib", "raise --dram to 64mib"]),
         (
             &["--dram", "200mib", "--shards", "4"],
@@ -164,6 +169,9 @@ fn refusals_name_setting_value_bound_and_remedy() {
         (&["--ssd", "1mib", "--data-dir", "d"], 2, &["--ssd 1mib", "at least 64mib", "--ssd 0"]),
         (&["--ssd", "1gib"], 2, &["--ssd 1gib", "directory", "--data-dir DIR"]),
         (&["--ssd-depth", "0"], 2, &["--ssd-depth 0", "1 to 1024 requests", "use --ssd-depth 1"]),
+        (&["--ssd-breaker", "101"], 2, &["--ssd-breaker 101", "0 to 100 percent", "--ssd-breaker 50"]),
+        (&["--ssd-breaker-pause", "61s"], 2, &["--ssd-breaker-pause", "10ms to 60s", "--ssd-breaker-pause 1s"]),
+        (&["--ssd-read-budget", "9ms"], 2, &["--ssd-read-budget 9ms", "10ms to 60s", "use --ssd-read-budget 2s"]),
         (&["--audit", "9ms"], 2, &["--audit 9ms", "at least 10ms", "use --audit 1s"]),
         (&["--ssd-depth", "1025"], 2, &["--ssd-depth 1025", "1 to 1024", "use --ssd-depth 1024"]),
         (&["--journal", "1k"], 2, &["--journal 1kib", "at least 1mib", "raise --journal to 1mib"]),
@@ -284,8 +292,10 @@ fn every_setting_can_come_from_a_file() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
             "receive-rate" | "egress-rate" => "\"64mib\"",
-            "coalesce" | "audit" | "call-budget" | "breaker-pause" => "\"1ms\"",
-            "breaker" | "breaker-calls" | "retry-percent" => "1",
+            "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause" | "ssd-read-budget" => {
+                "\"1ms\""
+            }
+            "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",
@@ -420,6 +430,7 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--breaker", "101"], &["--breaker 101", "0 to 100 percent", "use --breaker 50"]),
         (&["--breaker-calls", "0"], &["--breaker-calls 0", "1 to 10000 calls", "use --breaker-calls 20"]),
         (&["--breaker-pause", "1ms"], &["--breaker-pause 1ms", "10ms to 60s", "use --breaker-pause 1s"]),
+        (&["--retry-burst", "1025"], &["--retry-burst 1025", "0 to 1024 blocks", "--retry-burst 64"]),
         (&["--retry-percent", "200"], &["--retry-percent 200", "0 to 100 percent", "--retry-percent 10"]),
         (&["--visibility-samples", "65537"], &["--visibility-samples 65537", "at most 65536"]),
         (&["--watch-lag", "601s"], &["--watch-lag 601s", "at most 600s"]),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use orbitkv_wire::bounds::DEADLINE_MS_MAX;
 use orbitkv_wire::inventory::Requester;
-use orbitkv_wire::payload::{Authorize, Binding, ExactResidence, Transport};
+use orbitkv_wire::payload::{Attempt, Authorize, Binding, ExactResidence, Transport};
 
 use super::effect::FetcherEffect;
 use super::lines::{Line, LineId, Reach};
@@ -125,14 +125,23 @@ impl Fetcher {
         if may_share && !self.fetches[&turn.2].needs_quic { Transport::Shm } else { Transport::Quic }
     }
 
-    /// What goes into one operation: the queue in its order as far as one transport brings it, no block
-    /// twice on one medium.
-    fn batch(&self, line: &Line, transport: Transport, now: Moment) -> Vec<(Turn, ExactResidence)> {
+    /// Which ask for its block the next one of a fetch is.
+    fn attempt_of(&self, turn: Turn) -> Attempt {
+        match self.fetches[&turn.2].tried {
+            0 => Attempt::First,
+            1 => Attempt::Second,
+            _ => Attempt::Third,
+        }
+    }
+
+    /// What goes into one operation: the queue in its order as far as one transport brings it, of one attempt, no
+    /// block twice on one medium.
+    fn batch(&self, line: &Line, transport: Transport, attempt: Attempt, now: Moment) -> Vec<(Turn, ExactResidence)> {
         let (mut core, mut source) = (self.window.in_use_bytes(), line.bytes);
         let (paced_room, mut taken) = (self.paced_room(transport, now), 0);
         let mut named = BTreeSet::new();
         let mut batch = Vec::new();
-        for turn in &line.queue {
+        for turn in line.queue.iter().filter(|turn| self.attempt_of(**turn) == attempt) {
             let bytes = self.bytes_of(*turn);
             let is_full = batch.len() == self.settings.residences_max;
             let is_paced = taken > 0 && taken + bytes > paced_room;
@@ -157,7 +166,8 @@ impl Fetcher {
         let binding = Binding { cluster: local.cluster, source: line.source, requester };
         let first = *line.queue.first().expect("who is asked has something to be asked for");
         let transport = self.transport_of(line, first, now);
-        let batch = self.batch(line, transport, now);
+        let attempt = self.attempt_of(first);
+        let batch = self.batch(line, transport, attempt, now);
 
         self.operations_made += 1;
         let number = self.operations_made;
@@ -174,7 +184,7 @@ impl Fetcher {
         let mut carried = batch.iter().map(|(turn, _)| turn.2);
         let probe =
             carried.find_map(|copy| self.fetches.get_mut(&copy).expect("a queued fetch").probe.take());
-        let call = self.ticket_of(self.lines[&id].source, probe, now);
+        let call = Some(self.call(self.lines[&id].source, probe, now));
         let line = self.lines.get_mut(&id).expect("just seen");
         for (turn, _) in &batch {
             line.queue.remove(turn);
@@ -204,6 +214,7 @@ impl Fetcher {
             asked: now,
             readable_until: now,
             parts,
+            gone: 0,
             is_answered,
             is_granted,
             wanted,
@@ -218,6 +229,7 @@ impl Fetcher {
             operation: self.operation_id(number),
             deadline_ms,
             transport,
+            attempt,
             residences: batch.into_iter().map(|(_, wanted)| wanted).collect(),
         };
         self.effects.push_back(FetcherEffect::Authorize { connection, authorize });

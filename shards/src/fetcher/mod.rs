@@ -26,6 +26,7 @@ mod guard;
 mod laws;
 mod lines;
 mod membership;
+mod modes;
 mod operation;
 mod order;
 mod payload;
@@ -51,12 +52,14 @@ use crate::time::Moment;
 
 use guard::Guard;
 use lines::{Line, LineId};
+use modes::Modes;
 use operation::{Draining, Operation};
 use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
-pub use guard::{BreakerStanding, EXTRA_ASKS_LEAST, GuardSettings};
+pub use guard::{BreakerStanding, EXTRA_BURST, GuardSettings};
+pub use modes::SourceStanding;
 pub use order::{CANDIDATES_MAX, Candidate, Order};
 pub use settings::FetcherSettings;
 
@@ -112,6 +115,7 @@ pub struct Fetcher {
     /// When what waits for the rate may be asked for.
     paced_until: Option<Moment>,
     guard: Guard,
+    modes: Modes,
 
     /// Until when it is known what sources have said: what came later may not be read yet.
     heard: Moment,
@@ -160,6 +164,7 @@ impl Fetcher {
             paced: PacedTime::default(),
             paced_until: None,
             guard: Guard::new(settings.guard),
+            modes: Modes::default(),
             heard: Moment(0),
             behind_since: None,
             timers: BTreeSet::new(),

@@ -4,12 +4,11 @@ use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
 use super::effect::{ConnectionId, FetcherEffect};
-use super::guard::{Fate, PATIENCE_PART};
+use super::guard::{Call, Fate, PATIENCE_PART};
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
-use crate::resilience::breaker::Ticket;
 use crate::time::Moment;
 
 /// How far a residence of an operation is.
@@ -41,8 +40,8 @@ pub(super) struct Part {
 pub(super) struct Operation {
     pub line: LineId,
     pub connection: ConnectionId,
-    /// Its breaker's ticket, until it is known what the call came to.
-    pub call: Option<Ticket>,
+    /// Until it is known what the call came to.
+    pub call: Option<Call>,
     /// How its bytes come.
     pub transport: Transport,
     /// When it was asked: no grant begins earlier at its source.
@@ -51,6 +50,8 @@ pub(super) struct Operation {
     pub readable_until: Moment,
     /// In the order of the Authorize.
     pub parts: Vec<Part>,
+    /// Residences that had ended when they were asked for.
+    pub gone: usize,
     /// Whether its Answers came.
     pub is_answered: bool,
     /// Whether anything was granted.
@@ -164,9 +165,10 @@ impl Fetcher {
     pub(super) fn settle(&mut self, number: u64) {
         let operation = &self.operations[&number];
         let given_up = Fate::GivenUp { quiet_since: operation.progressed };
+        let answered = Fate::Answered { is_fresh: 2 * operation.gone <= operation.parts.len() };
         let (ending, fate) = match operation {
-            operation if operation.open == 0 && operation.is_granted => (Ending::Release, Fate::Answered),
-            operation if operation.open == 0 => (Ending::Forget, Fate::Answered),
+            operation if operation.open == 0 && operation.is_granted => (Ending::Release, answered),
+            operation if operation.open == 0 => (Ending::Forget, answered),
             operation if operation.wanted == 0 => (Ending::Cancel, given_up),
             _ => return,
         };
@@ -246,7 +248,7 @@ impl Fetcher {
             return;
         }
         self.figures.stalled += 1;
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Silent);
         self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Cancel);
     }

@@ -3,6 +3,7 @@ mod flow;
 mod guard;
 mod lines;
 mod model;
+mod modes;
 mod payload;
 mod queue;
 mod rig;

@@ -13,6 +13,7 @@ mod alternatives;
 mod cost;
 mod evidence;
 mod figures;
+mod preference;
 mod route;
 mod settings;
 mod trace;
@@ -36,6 +37,7 @@ use evidence::Evidence;
 
 pub use alternatives::PlanKind;
 pub use figures::PlannerFigures;
+pub use preference::Preference;
 pub use route::{Choice, Load, Route, Trial, TrialOutcome, Want};
 pub use settings::{Mode, PlannerSettings};
 pub use trace::{REPLANS, Reason, RouteTrace, TracedPlan, TracedRoute};

@@ -14,7 +14,7 @@ use super::save::{Eviction, slot_bytes};
 use super::{Shard, Tag};
 use crate::key::{EntryId, StateKey};
 use crate::leases::LeaseToken;
-use crate::residents::{CopyId, Dram};
+use crate::residents::{CopyId, Dram, Ssd};
 
 /// A block that an Acquire wants and that is not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,10 +110,14 @@ impl Shard {
         let mut means = Means::held();
         let found = self.residents.find(hash, &key);
         let record = match (found, bytes) {
-            // It has come meanwhile.
+            (Some(id), Some(bytes)) if self.is_barred(id) && self.residents.entry(id).bytes == bytes => {
+                self.count_barred();
+                self.begin_fetch(seek, found, bytes, &mut means)
+            }
+            // It has come meanwhile, or is here and nobody else has it.
             (Some(id), _) => self.acquire_one(tag, token, index, Some(id), &mut means),
             (None, None) => self.acquire_one(tag, token, index, None, &mut means),
-            (None, Some(bytes)) => self.begin_fetch(seek, bytes, &mut means),
+            (None, Some(bytes)) => self.begin_fetch(seek, None, bytes, &mut means),
         };
         let job = self.acquires.get_mut(&tag).expect("just seen");
         job.wait_also_for(means);
@@ -123,9 +127,11 @@ impl Shard {
         self.assert_invariants();
     }
 
+    /// Takes a slot for a block of a peer; `barred` is its entry if it is here and not read now.
     fn begin_fetch(
         &mut self,
         seek: Seek,
+        barred: Option<EntryId>,
         bytes: u64,
         means: &mut Means,
     ) -> Option<orbitkv_wire::engine::answers::BlockRecord> {
@@ -134,12 +140,14 @@ impl Shard {
             return Some(self.busy(index));
         }
         let mut eviction = Eviction::Allowed;
-        if !self.make_entry_room(&mut eviction) {
+        if barred.is_none() && !self.make_entry_room(&mut eviction) {
             return Some(self.busy(index));
         }
         let Ok(slot) = self.allocate(bytes, &mut eviction) else { return Some(self.busy(index)) };
-        self.namespaces.retain(key.namespace);
-        let id = self.residents.insert(key, hash, bytes);
+        let id = barred.unwrap_or_else(|| {
+            self.namespaces.retain(key.namespace);
+            self.residents.insert(key, hash, bytes)
+        });
         let copy = self.residents.insert_copy(slot, Some(id));
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
@@ -173,7 +181,16 @@ impl Shard {
             Medium::Ssd => Place::PeerSsd,
         };
         let fill = &self.fills[&copy];
-        if let Some(id) = self.filling_entry(fill, copy) {
+        let shown = self.filling_entry(fill, copy);
+        // What is on both media is the same bytes: a peer that has others under this name has not this block.
+        let is_ours = shown.is_none_or(|id| {
+            let entry = self.residents.entry(id);
+            entry.ssd.residence().is_none() || entry.checksum == Some(checksum)
+        });
+        if !is_ours {
+            return self.on_fetch_failed(copy, BlockOutcome::Missing);
+        }
+        if let Some(id) = shown {
             self.residents.entry_mut(id).checksum = Some(checksum);
         }
         self.finish_fill(copy);
@@ -201,8 +218,11 @@ impl Shard {
 
     /// The fetch that is all there is of an entry.
     pub(super) fn fetch_of(&self, id: EntryId) -> Option<CopyId> {
-        match self.residents.entry(id).dram {
-            Dram::Filling(copy) if self.fills[&copy].placement.is_none() => Some(copy),
+        let entry = self.residents.entry(id);
+        match entry.dram {
+            Dram::Filling(copy) if self.fills[&copy].placement.is_none() && entry.ssd == Ssd::Absent => {
+                Some(copy)
+            }
             _ => None,
         }
     }

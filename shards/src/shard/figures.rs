@@ -1,8 +1,10 @@
 //! What a shard can say about itself: counters and levels, as plain numbers.
 
+use std::time::Duration;
+
 use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex};
 
-use super::Shard;
+use super::{DeviceStanding, Shard};
 use crate::segment_log::{LogState, OffReason};
 
 /// Counters of a shard's life. Names say what is counted; none ever goes down but the levels of
@@ -57,6 +59,8 @@ pub struct SsdFigures {
     pub free_bytes: u64,
     /// Bytes retired because what was read there proved wrong.
     pub quarantined_bytes: u64,
+    /// Whether its device is left alone.
+    pub device: DeviceStanding,
 }
 
 /// One shard's figures at one moment.
@@ -108,6 +112,10 @@ pub struct Figures {
     pub transfers: u64,
     /// Namespaces with something in them.
     pub namespaces: u64,
+    /// How long the audit has read no block; none if it has nothing to read.
+    pub audit_age: Option<Duration>,
+    /// How long nothing of the segment that is being emptied was moved or dropped; none if none is.
+    pub reclaim_age: Option<Duration>,
     /// SSD tier, if there is one.
     pub ssd: Option<SsdFigures>,
 }
@@ -145,6 +153,9 @@ impl Shard {
             write_backs_in_flight: self.writes_in_flight as u64,
             transfers: self.transfers.len() as u64,
             namespaces: self.namespaces.iter().filter(|(_, _, residents)| *residents > 0).count() as u64,
+            audit_age: self.audit_age(),
+            reclaim_age: (!self.reclaims.is_empty())
+                .then(|| self.heard().since(self.reclaim_progressed)),
             ssd: self.log.as_ref().map(|log| {
                 let accounting = log.accounting();
                 SsdFigures {
@@ -156,6 +167,7 @@ impl Shard {
                     live_bytes: accounting.shares.live_bytes,
                     free_bytes: accounting.shares.free_bytes + accounting.shares.unwritten_bytes,
                     quarantined_bytes: accounting.shares.quarantined_bytes,
+                    device: self.device_standing(),
                 }
             }),
         }

@@ -6,6 +6,7 @@
 //! write-back, and the others get it computed once, by the driver, in steps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
@@ -63,6 +64,8 @@ pub enum GrantOutcome {
     BeyondHead,
     /// No memory for it now.
     Busy,
+    /// It is on SSD alone, whose device is left alone for so long.
+    DeviceRests(Duration),
 }
 
 /// What became of a pin.
@@ -336,6 +339,10 @@ impl Shard {
                 fill.pins.push(pin);
                 (copy, PinState::Reading)
             }
+            Dram::Absent if !self.admits_reads() => {
+                self.count_barred();
+                return GrantOutcome::DeviceRests(self.device_rest());
+            }
             Dram::Absent => match self.stage(id, eviction) {
                 Some(copy) => {
                     self.pins.stages.get_mut(&copy).expect("just staged").pins.push(pin);
@@ -400,6 +407,7 @@ impl Shard {
         let (file_offset, payload_bytes) = (stage.placement.offset, stage.payload_bytes);
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Stage(copy));
+        self.device_guard.begin_read(id);
         Some(Order { id, kind: OrderKind::Read, arena_offset, file_offset, payload_bytes, checksum: None })
     }
 
@@ -434,6 +442,18 @@ impl Shard {
             }
         }
         self.unpin(copy);
+    }
+
+    /// A stage that the device has not been given ends without its bytes; false if this copy is none.
+    pub(super) fn fail_stage(&mut self, copy: CopyId) -> bool {
+        if !self.pins.stages.contains_key(&copy) {
+            return false;
+        }
+        for pin in self.end_stage(copy).pins {
+            self.pins.decide(PinEvent::Failed { pin, cause: FailureCause::DeviceError });
+        }
+        self.unpin(copy);
+        true
     }
 
     /// Takes a stage out; its copy is still to be unpinned.

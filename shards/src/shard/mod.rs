@@ -7,6 +7,7 @@
 
 mod audit;
 pub mod command;
+mod device_guard;
 pub mod fetch;
 mod figures;
 pub mod grant;
@@ -39,6 +40,7 @@ use crate::time::Moment;
 
 pub use audit::{Finder, LostCause, LostWrite};
 pub use command::{Command, Key, Outcome, PeersPart, Places, Reply, Tag};
+pub use device_guard::{DeviceGuardSettings, DeviceStanding, READ_BUDGET};
 pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
@@ -77,6 +79,10 @@ pub struct ShardSettings {
     pub blocks_max: u64,
     /// Failed reads in a row, over all blocks, after which the SSD tier is turned off.
     pub read_failures_in_a_row_max: u32,
+    /// Failed writes in a row, over all blocks, after which it is.
+    pub write_failures_in_a_row_max: u32,
+    /// When the device is left alone for a while.
+    pub device_guard: DeviceGuardSettings,
     /// Entries that one step puts again in a new life, at least 1. [`LIFE_SLICE_ENTRIES`].
     pub life_slice_entries: usize,
     /// Between two blocks on SSD that are read again to see whether they are what was written; none if none is.
@@ -117,6 +123,7 @@ pub struct Shard {
     /// Fills and stages that the device has not been given, by turn.
     fill_queue: BTreeMap<u64, CopyId>,
     next_fill: u64,
+    device_guard: device_guard::DeviceGuard,
     fetches: fetch::Fetches,
     /// Acquires of which something is decided and not told.
     decided: VecDeque<Tag>,
@@ -132,6 +139,7 @@ pub struct Shard {
     reclaims: VecDeque<(EntryId, Placement)>,
     /// Something was reclaimed since the last order was asked for.
     reclaimed: bool,
+    reclaim_progressed: Moment,
     clears: VecDeque<withdraw::ClearJob>,
     audit: audit::Audit,
     /// The present life.
@@ -175,6 +183,7 @@ impl Shard {
             pins: grant::Pins::default(),
             fill_queue: BTreeMap::new(),
             next_fill: 0,
+            device_guard: device_guard::DeviceGuard::new(settings.device_guard),
             fetches: fetch::Fetches::default(),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
@@ -188,6 +197,7 @@ impl Shard {
             read_failures_in_a_row: 0,
             reclaims: VecDeque::new(),
             reclaimed: false,
+            reclaim_progressed: Moment(0),
             clears: VecDeque::new(),
             audit: audit::Audit::new(settings.audit_interval),
             life: LifeNumber(0),
@@ -221,6 +231,7 @@ impl Shard {
     /// [`Shard::poll_reply`], exactly once but for the parts of an Acquire.
     pub fn execute(&mut self, tag: Tag, command: Command, now: Moment) {
         self.stages.on_command(tag);
+        self.hear(now);
         match command {
             Command::Query { namespaces, keys, hold } => self.query(tag, namespaces, keys, hold, now),
             Command::Reserve { connection, namespace, race, keys } => {
@@ -284,7 +295,7 @@ impl Shard {
         !self.clears.is_empty()
             || self.beginning.is_some()
             || !self.ended.is_empty()
-            || self.writes_back() && (!self.reclaims.is_empty() || may_write)
+            || self.writes_flow() && (!self.reclaims.is_empty() || may_write)
     }
 
     /// A bounded slice of the work that is too long for one turn.
@@ -300,6 +311,7 @@ impl Shard {
 
     /// Lets time pass: holds expire, and the audit may have its turn.
     pub fn on_time(&mut self, now: Moment) {
+        self.hear(now);
         self.leases.on_time(now, &mut self.ended);
         self.unpin_ended();
         self.step_audit(now);
@@ -308,7 +320,8 @@ impl Shard {
     /// When [`Shard::on_time`] has something to do.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.leases.next_deadline().into_iter().chain(self.audit_deadline()).min()
+        let device = self.device_deadline();
+        self.leases.next_deadline().into_iter().chain(self.audit_deadline()).chain(device).min()
     }
 
     /// Whether there is an answer to be fetched.

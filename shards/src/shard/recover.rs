@@ -49,11 +49,11 @@ pub(super) enum FillPurpose {
 
 /// An Acquire that waits for a fill.
 pub(super) struct Waiter {
-    tag: Tag,
+    pub tag: Tag,
     /// Position of the block in the Acquire.
-    index: u32,
+    pub index: u32,
     /// What the block will be charged to.
-    share: ReservedShare,
+    pub share: ReservedShare,
 }
 
 /// What one Acquire has taken and may still take.
@@ -179,7 +179,8 @@ impl Shard {
         for key in keys {
             let state_key = self.state_key(&ids, key);
             let found = self.find(key.hash, state_key);
-            if let (true, None, Some(sought)) = (self.fetches.peers, found, state_key)
+            let is_sought = found.is_none_or(|id| self.is_barred(id));
+            if let (true, true, Some(sought)) = (self.fetches.peers, is_sought, state_key)
                 && self.may_wait(&mut means)
             {
                 self.seek(tag, key.index, sought, key.hash, holder.token);
@@ -225,6 +226,11 @@ impl Shard {
                 self.counters.hits_dram += 1;
                 let offset = self.lease(token, copy, key, bytes);
                 Some(ready(index, Place::Dram, offset, bytes))
+            }
+            (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. }) if self.is_barred(id) => {
+                self.count_barred();
+                self.counters.misses += 1;
+                Some(refusal(index, BlockOutcome::Missing))
             }
             (Dram::Filling(_), _) | (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. })
                 if !self.may_wait(means) =>
@@ -506,6 +512,6 @@ fn ready(index: u32, source: Place, offset: u64, bytes: u64) -> BlockRecord {
     BlockRecord { index, outcome: BlockOutcome::Ready as u8, source: source as u8, offset, bytes }
 }
 
-fn refusal(index: u32, outcome: BlockOutcome) -> BlockRecord {
+pub(super) fn refusal(index: u32, outcome: BlockOutcome) -> BlockRecord {
     BlockRecord { index, outcome: outcome as u8, source: Place::None as u8, offset: 0, bytes: 0 }
 }

@@ -21,9 +21,6 @@ use crate::segment_log::{
 /// Times one block's write-back is tried before it stays in DRAM alone.
 const WRITE_ATTEMPTS_MAX: u8 = 3;
 
-/// Failed writes in a row, over all blocks, after which the tier is turned off.
-const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 16;
-
 /// Live blocks of a reclaimed segment that one turn looks at: a bounded slice of work.
 const RECLAIM_SLICE_BLOCKS: usize = 64;
 
@@ -135,6 +132,7 @@ impl Shard {
             let placement = fill.placement.expect("what is queued for the device lies on it");
             let arena_offset = self.residents.copy(copy).slot.offset;
             let id = self.begin_transfer(Purpose::Fill(copy));
+            self.device_guard.begin_read(id);
             return Some(Order {
                 id,
                 kind: OrderKind::Read,
@@ -144,13 +142,19 @@ impl Shard {
                 checksum: None,
             });
         }
-        if let Some(order) = self.moves.pop_front() {
+        if self.device_guard.takes_write()
+            && let Some(order) = self.moves.pop_front()
+        {
+            self.device_guard.begin_write(order.id);
             return Some(order);
         }
-        while self.writes_in_flight < self.settings.write_backs_max {
+        while self.writes_in_flight < self.settings.write_backs_max && self.device_guard.takes_write() {
             let (entry, ticket) = self.write_queue.pop_front()?;
             match self.begin_write_back(entry, ticket) {
-                Begun::Order(order) => return Some(order),
+                Begun::Order(order) => {
+                    self.device_guard.begin_write(order.id);
+                    return Some(order);
+                }
                 Begun::NotNeeded => self.finish_write_back(ticket),
                 Begun::NoRoom => {
                     self.write_queue.push_front((entry, ticket));
@@ -217,6 +221,7 @@ impl Shard {
     /// The device's error number, for the log; a read that came short is an error too.
     pub fn on_transfer_done(&mut self, id: TransferId, outcome: Result<u64, i32>) {
         let purpose = self.transfers.remove(&id).expect("the device reports what it was given, once");
+        let is_probe = self.device_guard.is_probe(id);
         match purpose {
             Purpose::Fill(copy) => self.on_read(copy, outcome),
             Purpose::Stage(copy) => self.on_staged(copy, outcome),
@@ -224,7 +229,7 @@ impl Shard {
             Purpose::WriteBack { entry, copy, placement, ticket } => {
                 self.writes_in_flight -= 1;
                 self.stages.on_write_back_done(ticket);
-                let written = self.on_written(entry, placement, outcome);
+                let written = self.on_written(entry, placement, outcome, is_probe);
                 self.unpin(copy);
                 match written {
                     Written::Settled => self.finish_write_back(ticket),
@@ -238,6 +243,7 @@ impl Shard {
                 self.unpin(copy);
             }
         }
+        self.on_device_done(id, outcome.is_err());
         self.assert_invariants();
     }
 
@@ -295,6 +301,7 @@ impl Shard {
         reference: EntryRef,
         placement: Placement,
         outcome: Result<u64, i32>,
+        is_probe: bool,
     ) -> Written {
         // Only the very write that this entry waits for makes it a residence.
         let waiting = self
@@ -320,6 +327,9 @@ impl Shard {
                 entry.checksum = Some(checksum);
                 entry.hot = false;
                 entry.ssd = Ssd::Resident { placement, sequence };
+                if self.counters.ssd_residents == 0 {
+                    self.audit.progressed = self.heard();
+                }
                 self.counters.ssd_residents += 1;
                 self.counters.ssd_bytes += bytes;
             }
@@ -330,7 +340,8 @@ impl Shard {
                 let writes_back = self.writes_back();
                 let entry = self.residents.entry_mut(id);
                 entry.ssd = Ssd::Absent;
-                entry.write_failures += 1;
+                // Where the device is known to fail it is no fault of the block.
+                entry.write_failures += u8::from(!is_probe);
                 if entry.dram == Dram::Absent {
                     self.end_if_bare(id);
                 } else if writes_back && entry.write_failures < WRITE_ATTEMPTS_MAX {
@@ -356,7 +367,7 @@ impl Shard {
         self.counters.ssd_write_errors += 1;
         self.write_failures_in_a_row += 1;
         let in_a_row = self.write_failures_in_a_row;
-        if in_a_row >= WRITE_FAILURES_IN_A_ROW_MAX {
+        if in_a_row >= self.settings.write_failures_in_a_row_max {
             let reason = OffReason::WriteFailures { in_a_row, errno };
             self.log.as_mut().expect("writes go to a log").turn_off(reason);
         }
@@ -422,33 +433,41 @@ impl Shard {
             self.reclaims.clear();
             return;
         }
+        if !self.device_guard.takes_write() {
+            return;
+        }
         if self.reclaims.is_empty() {
             let mut live = Vec::new();
             if log.poll_reclaim(&mut live).is_none() {
                 return;
             }
             self.reclaims.extend(live);
+            self.reclaim_progressed = self.heard();
         }
         let mut eviction = Eviction::Allowed;
         for _ in 0..RECLAIM_SLICE_BLOCKS {
             let Some((id, placement)) = self.reclaims.pop_front() else { break };
             self.reclaimed = true;
+            self.reclaim_progressed = self.heard();
             if self.log.as_ref().expect("checked above").standing(&placement) != Standing::Readable {
                 continue;
             }
             let entry = self.residents.entry(id);
             match (entry.hot, entry.dram) {
                 (true, Dram::Resident { .. }) => self.move_or_drop(id),
-                (true, Dram::Absent) => {
+                // For one write that tries the device nothing is read, so what is hot there goes, too.
+                (true, Dram::Absent) if self.device_guard.is_closed() => {
                     if self.begin_fill(id, placement, FillPurpose::Reinsert, &mut eviction).is_err() {
                         self.drop_from_log(id);
                     }
                 }
+                // What a peer may send is no reason to keep it.
+                (_, Dram::Filling(copy)) if self.fills[&copy].placement.is_none() => self.drop_from_log(id),
                 (_, Dram::Filling(copy)) => {
                     let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
                     fill.purpose = FillPurpose::Reinsert;
                 }
-                (false, _) => self.drop_from_log(id),
+                (_, Dram::Absent | Dram::Resident { .. }) => self.drop_from_log(id),
             }
         }
     }

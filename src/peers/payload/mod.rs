@@ -23,7 +23,9 @@ use std::time::Duration;
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
-use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, FetcherSettings};
+use orbitkv_shards::fetcher::{
+    self, BreakerStanding, DialId, Fetcher, FetcherFigures, FetcherSettings, SourceStanding,
+};
 use orbitkv_shards::flow::egress::{Egress, EgressFigures};
 use orbitkv_shards::flow::pacing::Rate;
 use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection, StreamAt};
@@ -32,6 +34,7 @@ use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::{LookPurpose, LookWish, Looked};
 use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, RouteTrace};
+use orbitkv_shards::resilience::signature;
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
@@ -193,6 +196,8 @@ pub struct PayloadReport {
     pub traces: Vec<RouteTrace>,
     /// Sources that are left alone, or have been.
     pub breakers: Vec<BreakerStanding>,
+    /// What the last calls to each source look like.
+    pub sources: Vec<SourceStanding>,
     /// Connections on which this core lends.
     pub lending: usize,
     /// Connections on which it fetches.
@@ -309,11 +314,17 @@ impl Payload {
             planner: *self.planner.figures(),
             traces: self.planner.traces().cloned().collect(),
             breakers: self.fetcher.breakers(now).collect(),
+            sources: self.fetcher.sources().collect(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
             readers: self.sockets.as_ref().map_or(0, PeerSockets::readers),
             readers_refused: self.sockets.as_ref().map_or(0, PeerSockets::refused),
         }
+    }
+
+    /// What the last calls to a source look like, if there were enough.
+    pub fn mode_of(&self, source: &SourceStream) -> Option<signature::Mode> {
+        self.fetcher.mode_of(source)
     }
 
     /// This node lives, under this name.

@@ -14,7 +14,9 @@ use orbitkv_wire::identity::{
 };
 
 use super::super::command::{Holder, Media, Resident};
-use super::super::{Command, Counters, Key, Order, OrderKind, Outcome, Places, Shard, ShardSettings, Tag};
+use super::super::{
+    Command, Counters, DeviceGuardSettings, Key, Order, OrderKind, Outcome, Places, Shard, ShardSettings, Tag,
+};
 use crate::inventory::publisher::Residences;
 use crate::journal::{Interval, JournalSettings, Record};
 use crate::key::StateKey;
@@ -102,6 +104,8 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         waiting_max: 6,
         blocks_max: 4_096,
         read_failures_in_a_row_max: 16,
+        write_failures_in_a_row_max: 16,
+        device_guard: DeviceGuardSettings { failed_percent: 0, ..DeviceGuardSettings::default() },
         life_slice_entries: 2,
         audit_interval: None,
     }
@@ -209,6 +213,12 @@ impl Rig {
         self.answers.remove(&tag).unwrap_or_default()
     }
 
+    /// Whether a command that is answered in parts has been answered whole.
+    pub fn answered(&self, tag: Tag) -> bool {
+        let last = self.answers.get(&tag).and_then(|answers| answers.last());
+        matches!(last, Some(Outcome::Blocks { done: true, .. }))
+    }
+
     /// Gives a command that is answered at once, and only once.
     pub fn call(&mut self, command: Command) -> Outcome {
         let tag = self.submit(command);
@@ -276,6 +286,7 @@ impl Rig {
 
     /// Takes the next device operation, as the device does when it has room.
     pub fn start_one(&mut self) -> bool {
+        self.shard.hear(self.now);
         let Some(order) = self.shard.poll_order() else {
             self.collect();
             return false;
@@ -358,7 +369,9 @@ impl Rig {
             Fault::None | Fault::Flipped => Ok(sum),
             Fault::Error | Fault::Short => Err(EIO),
         };
+        self.shard.hear(self.now);
         self.shard.on_transfer_done(order.id, outcome);
+        self.shard.on_device_seen();
         self.collect();
     }
 
