@@ -22,6 +22,7 @@ pub mod planner;
 pub mod reservations;
 pub mod residents;
 pub mod resilience;
+pub mod retention;
 pub mod segment_log;
 pub mod shard;
 pub mod slab;

@@ -7,8 +7,8 @@ use orbitkv_wire::inventory::Kind;
 
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
-    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault,
-    SsdReport, SsdState, TurnReport,
+    PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport, SaveRefusals,
+    ServiceReport, ShardReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
 use super::routes;
 use crate::core::report::CoreReport;
@@ -81,6 +81,27 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
                 too_large: counters.saves_too_large,
                 being_saved: counters.saves_being_saved,
                 draining: counters.saves_draining,
+            },
+            prefetch: PrefetchReport {
+                taken: counters.prefetch_taken,
+                arrived: counters.prefetch_arrived,
+                met: counters.prefetch_met,
+                missing: counters.prefetch_missing,
+                no_room: counters.prefetch_no_room,
+                expired: counters.prefetch_expired,
+                cancelled: counters.prefetch_cancelled,
+                yielded: counters.prefetch_yielded,
+                failed: counters.prefetch_failed,
+                refused: counters.prefetch_full + counters.prefetch_refused_room,
+                used: counters.prefetch_used,
+                unused: counters.prefetch_unused,
+                bytes: figures.prefetch_bytes,
+                waiting: figures.prefetch_waiting,
+            },
+            retention: RetentionReport {
+                reused: counters.fetched_reused,
+                kept: counters.fetched_kept,
+                dropped: counters.fetched_dropped,
             },
         },
         queue_peaks: QueuePeaks {

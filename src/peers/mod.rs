@@ -138,7 +138,7 @@ impl Peers {
                 arena,
                 sockets,
                 settings.slice_bytes,
-                settings.endpoint.payload.receive_pool_bytes,
+                (settings.endpoint.payload.receive_pool_bytes, settings.background_bytes_max),
                 settings.routing,
                 settings.guard,
             ),

@@ -70,6 +70,18 @@ pub enum RoutePolicy {
     Executed,
 }
 
+/// What becomes of blocks that peers have sent, once they have been used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RetentionChoice {
+    /// They stay in DRAM like any other
+    Keep,
+    /// They stay while there is room, and make it for what this node alone would lose
+    Weigh,
+    /// They leave DRAM with their last user
+    Drop,
+}
+
 /// Flags of `orbitkv node`.
 #[derive(Clone, Debug, Default, PartialEq, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -160,6 +172,11 @@ pub struct NodeArgs {
     /// 0s is off  [default: 1s]
     #[arg(long, value_name = "SPAN", env = "ORBITKV_AUDIT")]
     pub audit: Option<Span>,
+
+    /// Percentage of DRAM that blocks may have which engines have announced and not yet acquired, and of the payload on its
+    /// way from peers; 0 to 50, 0 takes no announcements  [default: 25]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_PREFETCH")]
+    pub prefetch: Option<u32>,
 
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
@@ -264,6 +281,10 @@ pub struct NodeArgs {
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
     pub route_policy: Option<RoutePolicy>,
 
+    /// What becomes of blocks that peers have sent, once they have been used  [default: weigh]
+    #[arg(long, value_name = "POLICY", env = "ORBITKV_RETENTION", help_heading = "Peers")]
+    pub retention: Option<RetentionChoice>,
+
     /// For measurements: keep so many of the newest moments at which a core published changes, and as many at which changes
     /// of peers became visible on it, at most 65536  [default: 0, none]
     #[arg(long, value_name = "COUNT", hide = true)]
@@ -296,6 +317,7 @@ impl NodeArgs {
             journal: self.journal.or(below.journal),
             ssd_depth: self.ssd_depth.or(below.ssd_depth),
             audit: self.audit.or(below.audit),
+            prefetch: self.prefetch.or(below.prefetch),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),
@@ -318,6 +340,7 @@ impl NodeArgs {
             breaker_pause: self.breaker_pause.or(below.breaker_pause),
             retry_percent: self.retry_percent.or(below.retry_percent),
             route_policy: self.route_policy.or(below.route_policy),
+            retention: self.retention.or(below.retention),
             receive_budget: self.receive_budget.or(below.receive_budget),
             visibility_samples: self.visibility_samples.or(below.visibility_samples),
         }
@@ -347,6 +370,7 @@ impl NodeArgs {
             ("--breaker-pause", self.breaker_pause.map(|span| span.to_string())),
             ("--retry-percent", self.retry_percent.map(|percent| percent.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
+            ("--retention", self.retention.map(|policy| format!("{policy:?}").to_lowercase())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];
         given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))

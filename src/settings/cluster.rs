@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::retention::Retention;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
@@ -12,7 +13,7 @@ use orbitkv_wire::scope::Scope;
 use super::etcd::{EtcdFiles, EtcdSettings};
 use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
-use super::{NodeArgs, RoutePolicy, SettingsError, check_share};
+use super::{NodeArgs, RetentionChoice, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
 use crate::quantity::{ByteSize, MIB, Span};
 
@@ -56,6 +57,8 @@ pub struct ClusterSettings {
     pub visibility_samples: u32,
     /// How it is chosen which node is asked for a block.
     pub routing: Mode,
+    /// What becomes of blocks that peers have sent.
+    pub retention: Retention,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -119,6 +122,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         guard: guard(args)?,
         visibility_samples: visibility_samples(args)?,
         routing: routing(args),
+        retention: retention(args),
     }))
 }
 
@@ -206,6 +210,15 @@ fn routing(args: &NodeArgs) -> Mode {
         Some(RoutePolicy::Shadow) => Mode::Shadow,
         Some(RoutePolicy::Executed) => Mode::Executed,
         None => Mode::default(),
+    }
+}
+
+fn retention(args: &NodeArgs) -> Retention {
+    match args.retention {
+        Some(RetentionChoice::Keep) => Retention::Keep,
+        Some(RetentionChoice::Weigh) => Retention::Weigh,
+        Some(RetentionChoice::Drop) => Retention::Drop,
+        None => Retention::default(),
     }
 }
 

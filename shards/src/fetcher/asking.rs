@@ -8,10 +8,12 @@ use orbitkv_wire::inventory::Requester;
 use orbitkv_wire::payload::{Authorize, Binding, ExactResidence, Transport};
 
 use super::effect::FetcherEffect;
+use super::background::is_background;
 use super::lines::{Line, LineId, Reach};
 use super::operation::{Operation, Part, Stage};
 use super::order::{Place, Turn};
 use super::{Fetcher, FetcherSettings, Timer};
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 impl Fetcher {
@@ -34,19 +36,25 @@ impl Fetcher {
         let FetcherSettings { bytes_max, source_bytes_max, .. } = self.settings;
         let first = |(id, line): (&LineId, &Line)| {
             let turn = line.queue.first().copied().filter(|_| may_ask(line))?;
-            let is_due = self.is_worth_asking(line, source_bytes_max.saturating_sub(line.bytes));
+            if is_background(turn) && !self.may_ask_background(line, turn) {
+                return None;
+            }
+            let is_due = self.is_worth_asking(line, turn, source_bytes_max.saturating_sub(line.bytes));
             (is_due && self.fits_source(line.bytes, self.bytes_of(turn))).then_some((turn, *id))
         };
         let (turn, line) = self.lines.iter().filter_map(first).min()?;
         let room = bytes_max.saturating_sub(self.bytes_outstanding);
-        let is_due = self.is_worth_asking(&self.lines[&line], room);
+        let is_due = self.is_worth_asking(&self.lines[&line], turn, room);
         (is_due && self.fits_core(self.bytes_outstanding, self.bytes_of(turn))).then_some(line)
     }
 
     /// Whether there is room for all that waits, or for half a source's window. Room comes back block by block; asked
     /// for so, each block would cost a request, an answer and a release of its own.
-    fn is_worth_asking(&self, line: &Line, room: u64) -> bool {
-        line.queued_bytes <= room || room >= self.settings.source_bytes_max / 2
+    fn is_worth_asking(&self, line: &Line, first: Turn, room: u64) -> bool {
+        // What nobody waits for goes as it can, and holds nobody up.
+        is_background(first)
+            || self.demanded_bytes(line) <= room
+            || room >= self.settings.source_bytes_max / 2
     }
 
     pub(super) fn bytes_of(&self, turn: Turn) -> u64 {
@@ -71,13 +79,20 @@ impl Fetcher {
     /// twice on one medium.
     fn batch(&self, line: &Line, transport: Transport, now: Moment) -> Vec<(Turn, ExactResidence)> {
         let (mut core, mut source) = (self.bytes_outstanding, line.bytes);
+        let mut background = self.background_bytes;
+        let class = line.queue.first().map(|turn| turn.0.0);
         let mut named = BTreeSet::new();
         let mut batch = Vec::new();
         for turn in &line.queue {
             let bytes = self.bytes_of(*turn);
             let is_full = batch.len() == self.settings.residences_max;
             let fits = self.fits_core(core, bytes) && self.fits_source(source, bytes);
-            if is_full || !fits || self.transport_of(line, *turn, now) != transport {
+            let is_same = Some(turn.0.0) == class && self.transport_of(line, *turn, now) == transport;
+            if is_background(*turn) {
+                background += bytes;
+            }
+            let has_share = !is_background(*turn) || background <= self.settings.background_bytes_max;
+            if is_full || !fits || !is_same || !has_share {
                 break;
             }
             let wanted = self.fetches[&turn.2].residence();
@@ -124,6 +139,12 @@ impl Fetcher {
         line.bytes += bytes;
         line.used = now;
         self.bytes_outstanding += bytes;
+        let class = first.0.0;
+        if class == Class::Background {
+            self.background_bytes += bytes;
+            self.figures.background_bytes_peak =
+                self.figures.background_bytes_peak.max(self.background_bytes);
+        }
         self.figures.bytes_outstanding_peak = self.figures.bytes_outstanding_peak.max(self.bytes_outstanding);
         self.figures.operations += 1;
         self.figures.residences += parts.len() as u64;
@@ -136,6 +157,7 @@ impl Fetcher {
             line: id,
             connection,
             call,
+            class,
             transport,
             asked: now,
             readable_until: now,

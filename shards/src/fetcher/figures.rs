@@ -101,6 +101,13 @@ pub struct FetcherFigures {
     /// Messages and payload of operations that had ended; they changed nothing.
     pub late: u64,
 
+    /// Fetches begun for which nobody waited.
+    pub begun_background: u64,
+    /// Of those, fetches that somebody came to wait for.
+    pub promoted: u64,
+    /// Most bytes of those asked for and not come at a time.
+    pub background_bytes_peak: u64,
+
     /// Most fetches at a time.
     pub fetches_peak: u64,
     /// Most bytes asked for and not come at a time.

@@ -6,6 +6,7 @@ use super::lines::Reach;
 use super::operation::Stage;
 use super::order::Place;
 use super::{Fetcher, Timer};
+use crate::resilience::gate::Class;
 
 impl Fetcher {
     /// Counts that must agree; cheap enough for every turn.
@@ -88,6 +89,15 @@ impl Fetcher {
         }
     }
 
+    fn assert_background(&self) {
+        let background = self.operations.values().filter(|operation| operation.class == Class::Background);
+        let lines: BTreeSet<_> = background.clone().map(|operation| operation.line).collect();
+        assert_eq!(lines.len(), background.clone().count(), "one operation a source that nobody waits for");
+        let open = background.flat_map(|operation| &operation.parts).filter(|part| part.stage != Stage::Over);
+        assert_eq!(self.background_bytes, open.map(|part| part.bytes).sum::<u64>());
+        assert!(self.background_bytes <= self.settings.background_bytes_max, "they keep their share");
+    }
+
     fn assert_lines(&self) {
         let mut bytes = 0;
         for (id, line) in &self.lines {
@@ -117,6 +127,7 @@ impl Fetcher {
         let operations = self.lines.values().map(|line| line.operations.len()).sum::<usize>();
         assert_eq!(self.operations.len(), operations, "every operation is of a line");
         assert_eq!(self.bytes_outstanding, bytes, "every byte on its way is charged once");
+        self.assert_background();
         assert!(bytes <= self.settings.bytes_max || self.operations.len() == 1, "a large block goes alone");
     }
 }

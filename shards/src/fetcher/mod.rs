@@ -20,6 +20,7 @@
 
 mod answers;
 mod asking;
+mod background;
 mod effect;
 mod figures;
 mod guard;
@@ -45,6 +46,7 @@ use orbitkv_wire::payload::Transport;
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 use guard::Guard;
@@ -101,6 +103,8 @@ pub struct Fetcher {
     operations: BTreeMap<u64, Operation>,
     operations_made: u64,
     bytes_outstanding: u64,
+    /// Of those, bytes for which nobody waited.
+    background_bytes: u64,
     guard: Guard,
 
     /// Until when it is known what sources have said: what came later may not be read yet.
@@ -145,6 +149,7 @@ impl Fetcher {
             operations: BTreeMap::new(),
             operations_made: 0,
             bytes_outstanding: 0,
+            background_bytes: 0,
             guard: Guard::new(settings.guard),
             heard: Moment(0),
             behind_since: None,
@@ -166,7 +171,10 @@ impl Fetcher {
         assert!(!self.fetches.contains_key(&order.copy), "a copy is fetched once at a time");
         self.figures.begun += 1;
         self.is_due = true;
-        if self.fetches.len() >= self.settings.fetches_max {
+        let is_background = order.class == Class::Background;
+        self.figures.begun_background += u64::from(is_background);
+        let is_too_large = is_background && order.bytes > self.settings.background_bytes_max;
+        if self.fetches.len() >= self.settings.fetches_max || is_too_large {
             self.report_failure(order.copy, BlockOutcome::Busy);
             return;
         }

@@ -10,6 +10,7 @@ use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::resilience::breaker::Ticket;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 /// How far a residence of an operation is.
@@ -43,6 +44,8 @@ pub(super) struct Operation {
     pub connection: ConnectionId,
     /// Its breaker's ticket, until it is known what the call came to.
     pub call: Option<Ticket>,
+    /// Of what it was asked for.
+    pub class: Class,
     /// How its bytes come.
     pub transport: Transport,
     /// When it was asked: no grant begins earlier at its source.
@@ -101,14 +104,17 @@ impl Fetcher {
         assert!(part.stage != Stage::Over, "a part is over once");
         part.stage = Stage::Over;
         operation.open -= 1;
-        let (line, bytes) = (operation.line, part.bytes);
-        self.discharge(line, bytes);
+        let (line, class, bytes) = (operation.line, operation.class, part.bytes);
+        self.discharge(line, class, bytes);
         // The window has room again.
         self.is_due = true;
     }
 
-    fn discharge(&mut self, line: LineId, bytes: u64) {
+    fn discharge(&mut self, line: LineId, class: Class, bytes: u64) {
         self.bytes_outstanding -= bytes;
+        if class == Class::Background {
+            self.background_bytes -= bytes;
+        }
         self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
     }
 
@@ -178,7 +184,7 @@ impl Fetcher {
         assert_eq!(operation.wanted, 0, "nothing of an operation that ends is somebody's");
         self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
         let open = operation.parts.iter().filter(|part| part.stage != Stage::Over);
-        self.discharge(operation.line, open.map(|part| part.bytes).sum());
+        self.discharge(operation.line, operation.class, open.map(|part| part.bytes).sum());
         let line = self.lines.get_mut(&operation.line).expect("an operation has its line");
         assert!(line.operations.remove(&number), "a line knows its operations");
         if operation.transport == Transport::Shm {

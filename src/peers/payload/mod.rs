@@ -181,7 +181,7 @@ impl Payload {
         arena: Arena,
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         slice_bytes: u64,
-        window_bytes: u64,
+        (window_bytes, background_bytes_max): (u64, u64),
         routing: Mode,
         PeerGuard { call_budget, guard }: PeerGuard,
     ) -> Payload {
@@ -192,6 +192,7 @@ impl Payload {
             connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
             bytes_max: window_bytes,
             source_bytes_max: window_bytes / 2,
+            background_bytes_max,
             stall_wait: call_budget,
             guard,
             ..FetcherSettings::default()
@@ -445,6 +446,8 @@ impl Payload {
         more |= self.fetcher.turn(around.now);
         self.lend(shard, around);
         self.fetch(shard, around);
+        // What has come may have made room for what is wanted ahead.
+        more |= shard.has_seeks();
         self.drain(shard);
         if let Some(sockets) = &mut self.sockets {
             sockets.forget_sources();

@@ -14,12 +14,15 @@ use orbitkv_wire::identity::{
 };
 
 use super::super::command::{Holder, Media, Resident};
-use super::super::{Command, Counters, Key, Order, OrderKind, Outcome, Places, Shard, ShardSettings, Tag};
+use super::super::{
+    Command, Counters, Key, Order, OrderKind, Outcome, Places, PrefetchSettings, Shard, ShardSettings, Tag,
+};
 use crate::inventory::publisher::Residences;
 use crate::journal::{Interval, JournalSettings, Record};
 use crate::key::StateKey;
 use crate::leases::{ConnectionId, InstanceId, LeaseSettings, LeaseToken};
 use crate::reservations::ReservationId;
+use crate::retention::Retention;
 use crate::segment_log::{SegmentLogSettings, TableWrite, decode_table};
 use crate::slab::{CHUNK_BYTES, SlabSettings};
 use crate::time::Moment;
@@ -103,6 +106,8 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         blocks_max: 4_096,
         read_failures_in_a_row_max: 16,
         life_slice_entries: 2,
+        prefetch: PrefetchSettings { wishes_max: 12, active_max: 4, reads_max: 2, bytes_max: bytes / 4 },
+        retention: Retention::Weigh,
         audit_interval: None,
     }
 }
