@@ -16,6 +16,7 @@ mod migrate;
 mod mixed;
 mod network;
 mod peers;
+mod prefetch;
 mod replays;
 mod routing;
 mod sharing;

@@ -1,4 +1,5 @@
 mod answers;
+mod background;
 mod guard;
 mod lines;
 mod model;

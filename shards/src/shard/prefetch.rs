@@ -504,11 +504,15 @@ impl Shard {
         }
     }
 
-    /// Gives up what has not begun by its deadline. What is on its way has its time elsewhere.
+    /// Gives up what has not begun by its deadline. What a device or a peer is at has its time there.
     pub(super) fn expire_wishes(&mut self, now: Moment) {
         while let Some(&(until, number)) = self.prefetches.deadlines.first().filter(|(until, _)| *until <= now) {
             self.prefetches.deadlines.remove(&(until, number));
-            if !matches!(self.prefetches.wishes[&number].stage, Stage::Filling(_)) {
+            let has_begun = match self.prefetches.wishes[&number].stage {
+                Stage::Waiting | Stage::Sought => false,
+                Stage::Filling(copy) => self.fills[&copy].stage == FillStage::Reading,
+            };
+            if !has_begun {
                 self.end_wish(number, WishEnd::Expired);
             }
         }

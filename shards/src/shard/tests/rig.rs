@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Place, SlotRecord};
+use orbitkv_wire::engine::answers::{
+    BlockRecord, CommitOutcome, EvictOutcome, Place, PrefetchOutcome, SlotRecord,
+};
 use orbitkv_wire::identity::{
     BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, Sequence, ShardIndex,
 };
@@ -279,6 +281,12 @@ impl Rig {
         pages.iter().enumerate().all(|(page, word)| *word == stamp(value, page as u64))
     }
 
+    /// Whether a value lies at a place of the file.
+    pub fn file_holds(&self, offset: u64, bytes: u64, value: u64) -> bool {
+        let pages = &self.file[self.file_pages(offset, bytes)];
+        pages.iter().enumerate().all(|(page, word)| *word == stamp(value, page as u64))
+    }
+
     /// Takes the next device operation, as the device does when it has room.
     pub fn start_one(&mut self) -> bool {
         let Some(order) = self.shard.poll_order() else {
@@ -498,6 +506,15 @@ impl Rig {
         }
         all.sort_by_key(|block| block.index);
         (all, finished)
+    }
+
+    /// Says that keys will be acquired by `until`; what is done about each.
+    pub fn prefetch(&mut self, connection: u64, numbers: &[u8], until: Moment) -> Vec<PrefetchOutcome> {
+        let (connection, namespaces) = (ConnectionId(connection), vec![digest(0)]);
+        let command = Command::Prefetch { connection, namespaces, keys: keys(numbers), until };
+        let Outcome::Prefetched(outcomes) = self.call(command) else { panic!("not outcomes") };
+        assert!(outcomes.iter().zip(0..).all(|((index, _), wanted)| *index == wanted));
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
     pub fn release(&mut self, token: u128, connection: u64) -> Outcome {
