@@ -21,9 +21,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use arguments::{
-    ArenaPages, Idle, LayoutChoice, NodeArgs, RetentionChoice, RoutePolicy, SsdBackend,
-};
+pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RetentionChoice, RoutePolicy, SsdBackend};
 pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN};
 pub use etcd::{EtcdFiles, EtcdSettings, read_file};
 pub use guard::PeerGuard;

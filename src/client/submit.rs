@@ -6,12 +6,12 @@ use std::time::Duration;
 use orbitkv_wire::bounds::{
     GROUPS_MAX, KEYS_PER_REQUEST_MAX, LIST_PAGE_MAX, QUERY_HASHES_MAX, QUERY_LISTS_MAX,
 };
-use orbitkv_wire::engine::{Operation, Status, VERSION_PREFETCH};
 use orbitkv_wire::engine::requests::{
     CancelBody, ClearBody, Completion as CompletionTarget, EvictBody, HashRecord, KeyRecord, LeaseBody,
     ListBody, ListRecord, PrefixBody, ReservationRecord, ReservationsBody, ReserveBody, ReserveRecord,
     append_bare_request, append_prefix_request, append_request,
 };
+use orbitkv_wire::engine::{Operation, Status, VERSION_PREFETCH};
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest};
 
 use super::engine::{Client, Encoding};

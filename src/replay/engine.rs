@@ -125,7 +125,8 @@ impl Engine {
 
     /// Says that a request will come within `wait`.
     pub(super) fn announce(&mut self, ids: &[u64], wait: Duration) -> Result<(), ClientError> {
-        let hashes: Vec<BlockHash> = ids.iter().take(KEYS_PER_REQUEST_MAX).map(|&id| block_hash(id)).collect();
+        let hashes: Vec<BlockHash> =
+            ids.iter().take(KEYS_PER_REQUEST_MAX).map(|&id| block_hash(id)).collect();
         let lists = [PrefixList { namespace: self.namespace, group: GROUP, blocks: &hashes }];
         let longest = Duration::from_millis(DEADLINE_MS_MAX.into());
         match self.client.prefetch(&lists, wait.min(longest)) {

@@ -7,8 +7,8 @@ use orbitkv_wire::bounds::DEADLINE_MS_MAX;
 use orbitkv_wire::inventory::Requester;
 use orbitkv_wire::payload::{Authorize, Binding, ExactResidence, Transport};
 
-use super::effect::FetcherEffect;
 use super::background::is_background;
+use super::effect::FetcherEffect;
 use super::lines::{Line, LineId, Reach};
 use super::operation::{Operation, Part, Stage};
 use super::order::{Place, Turn};

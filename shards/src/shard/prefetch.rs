@@ -178,9 +178,8 @@ impl Shard {
         let mut outcomes = Vec::with_capacity(keys.len());
         for key in keys {
             let sought = self.state_key(&ids, key);
-            let outcome = sought.map_or(PrefetchOutcome::Absent, |sought| {
-                self.wish(connection, sought, key.hash, until)
-            });
+            let outcome = sought
+                .map_or(PrefetchOutcome::Absent, |sought| self.wish(connection, sought, key.hash, until));
             match outcome {
                 PrefetchOutcome::Full => self.counters.prefetch_full += 1,
                 PrefetchOutcome::NoRoom => self.counters.prefetch_refused_room += 1,
@@ -203,7 +202,9 @@ impl Shard {
         }
         let found = self.residents.find(hash, &key);
         let slot_bytes = match found.map(|id| (id, self.residents.entry(id))) {
-            Some((_, entry)) if matches!(entry.dram, Dram::Resident { .. }) => return PrefetchOutcome::Present,
+            Some((_, entry)) if matches!(entry.dram, Dram::Resident { .. }) => {
+                return PrefetchOutcome::Present;
+            }
             Some((_, entry)) if entry.dram != Dram::Absent => return PrefetchOutcome::Coming,
             Some((_, entry)) if entry.ssd.residence().is_some() => slot_bytes(entry.bytes),
             // What is written without a copy in DRAM cannot be read before it is there.
@@ -506,7 +507,9 @@ impl Shard {
 
     /// Gives up what has not begun by its deadline. What a device or a peer is at has its time there.
     pub(super) fn expire_wishes(&mut self, now: Moment) {
-        while let Some(&(until, number)) = self.prefetches.deadlines.first().filter(|(until, _)| *until <= now) {
+        while let Some(&(until, number)) =
+            self.prefetches.deadlines.first().filter(|(until, _)| *until <= now)
+        {
             self.prefetches.deadlines.remove(&(until, number));
             let has_begun = match self.prefetches.wishes[&number].stage {
                 Stage::Waiting | Stage::Sought => false,

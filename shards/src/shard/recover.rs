@@ -452,14 +452,12 @@ impl Shard {
         if self.acquires.contains_key(&target) {
             let outcome = if deadline { BlockOutcome::DeadlineExceeded } else { BlockOutcome::Cancelled };
             let mut undecided = Vec::new();
-            self.fetches.seeks.retain(|seek| {
-                match seek.by {
-                    Seeker::Acquire { tag, index, .. } if tag == target => {
-                        undecided.push(index);
-                        false
-                    }
-                    _ => true,
+            self.fetches.seeks.retain(|seek| match seek.by {
+                Seeker::Acquire { tag, index, .. } if tag == target => {
+                    undecided.push(index);
+                    false
                 }
+                _ => true,
             });
             self.forget_waiters(target, |index| undecided.push(index));
             undecided.into_iter().for_each(|index| self.decide(target, refusal(index, outcome)));

@@ -307,16 +307,13 @@ impl Shard {
         if self.fetched.is_empty() || entry.provenance == Provenance::Peer {
             return victim;
         }
-        let own = OwnBlock {
-            idle: self.latest.since(entry.usage.last),
-            is_safe: entry.ssd.residence().is_some(),
-        };
+        let own =
+            OwnBlock { idle: self.latest.since(entry.usage.last), is_safe: entry.ssd.residence().is_some() };
         let (residents, writes_back) = (&self.residents, self.writes_back());
         let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
         let Some(fetched) = self.fetched.victim(VICTIM_SEARCH_ENTRIES, &mut evictable) else { return victim };
         let usage = self.residents.entry(fetched).usage;
-        let sent =
-            FetchedBlock { age: self.latest.since(usage.since), reuses: usage.uses.saturating_sub(1) };
+        let sent = FetchedBlock { age: self.latest.since(usage.since), reuses: usage.uses.saturating_sub(1) };
         match self.settings.retention.leaves(own, sent) {
             Leaves::Own => {
                 self.counters.fetched_kept += 1;

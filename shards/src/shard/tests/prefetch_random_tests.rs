@@ -97,8 +97,7 @@ impl Life {
 
     fn names(&mut self, most: u64) -> Vec<u8> {
         let count = 1 + self.random.below(most);
-        let drawn: BTreeSet<u8> =
-            (0..count).map(|_| self.random.below(u64::from(KEYS)) as u8).collect();
+        let drawn: BTreeSet<u8> = (0..count).map(|_| self.random.below(u64::from(KEYS)) as u8).collect();
         drawn.into_iter().collect()
     }
 
@@ -157,7 +156,8 @@ impl Life {
         }
         assert!(after.is_subset(&self.may_be_there), "nobody wanted all of {after:?}");
         assert!(self.ahead.len() as u64 * BYTES <= BOUNDS.bytes_max, "room for {:?}", self.ahead);
-        let background = self.fetches.values().filter(|(order, promoted)| order.class == Class::Background && !promoted);
+        let background =
+            self.fetches.values().filter(|(order, promoted)| order.class == Class::Background && !promoted);
         assert!(background.count() <= BOUNDS.active_max, "jobs at a time");
         assert!(self.reads_ahead.len() <= BOUNDS.reads_max, "reads at a time");
         for lease in self.leases.values() {
@@ -318,7 +318,8 @@ impl Life {
         }
         let order = self.rig.flights.last().expect("it was just given").order;
         if order.kind == OrderKind::Read {
-            let holds = |key: &u8| self.value(*key).is_some_and(|v| self.rig.file_holds(order.file_offset, BYTES, v));
+            let holds =
+                |key: &u8| self.value(*key).is_some_and(|v| self.rig.file_holds(order.file_offset, BYTES, v));
             let key = (0..OWN_KEYS).find(holds);
             match (demanded.is_empty(), key) {
                 (false, Some(key)) => assert!(demanded.contains(&key), "{key} is read while others wait"),
@@ -363,7 +364,10 @@ impl Life {
                     match order.class {
                         Class::Background => {
                             // It may have been ordered before somebody came to wait.
-                            assert!(self.is_wanted(key) || self.demanded().contains(&key), "nobody wants {key}");
+                            assert!(
+                                self.is_wanted(key) || self.demanded().contains(&key),
+                                "nobody wants {key}"
+                            );
                             self.count("fetched ahead");
                         }
                         _ => assert!(self.demanded().contains(&key), "nobody waits for {key}"),
@@ -402,9 +406,9 @@ impl Life {
 
     /// Everybody leaves, and nothing is left over.
     fn finish(mut self) -> BTreeMap<&'static str, u64> {
-        self.connections.iter().for_each(|&gone| drop(self.rig.call(Command::Disconnected {
-            connection: ConnectionId(gone),
-        })));
+        self.connections
+            .iter()
+            .for_each(|&gone| drop(self.rig.call(Command::Disconnected { connection: ConnectionId(gone) })));
         loop {
             self.seek();
             for copy in std::mem::take(&mut self.fetches).into_keys() {
@@ -454,8 +458,25 @@ fn announcements_are_in_nobodys_way() {
         }
     }
     for what in [
-        "brought ahead", "gave way", "full", "no room", "acquired", "cleared", "left", "read ahead", "fetched ahead",
-        "promoted", "given up", "used", "unused", "met", "missing", "no room then", "expired", "cancelled", "failed",
+        "brought ahead",
+        "gave way",
+        "full",
+        "no room",
+        "acquired",
+        "cleared",
+        "left",
+        "read ahead",
+        "fetched ahead",
+        "promoted",
+        "given up",
+        "used",
+        "unused",
+        "met",
+        "missing",
+        "no room then",
+        "expired",
+        "cancelled",
+        "failed",
     ] {
         assert!(totals.get(what).is_some_and(|count| *count > 0), "no case had {what}: {totals:?}");
     }

@@ -101,7 +101,11 @@ fn nothing_gives_way_that_is_used_or_used_again_sooner_or_nowhere_else() {
     rig.now = Moment(1_000);
     let soon = Moment(1_500);
     rig.prefetch(1, &[1], Moment(3_000));
-    assert_eq!((rig.place(1), rig.counters().prefetch_no_room), (Place::Ssd, 1), "they are used within that time");
+    assert_eq!(
+        (rig.place(1), rig.counters().prefetch_no_room),
+        (Place::Ssd, 1),
+        "they are used within that time"
+    );
     let lease = rig.acquire(holder(1, 1, 1), &[20])[0];
     rig.prefetch(1, &[1], soon);
     rig.settle();
@@ -179,7 +183,9 @@ fn what_is_evicted_cleared_or_wanted_by_nobody_is_not_brought() {
     let ends: [(&str, End); 6] = [
         ("evicted from DRAM", |rig| drop(rig.evict(7, DRAM))),
         ("evicted from SSD", |rig| drop(rig.evict(7, SSD))),
-        ("cleared", |rig| drop(rig.call(Command::Clear { namespace: digest(0), media: Media::from_mask(BOTH) }))),
+        ("cleared", |rig| {
+            drop(rig.call(Command::Clear { namespace: digest(0), media: Media::from_mask(BOTH) }))
+        }),
         ("disconnected", |rig| {
             drop(rig.call(Command::Disconnected { connection: ConnectionId(1) }));
         }),

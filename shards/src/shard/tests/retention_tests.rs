@@ -16,9 +16,14 @@ use crate::time::Moment;
 const BYTES: u64 = 256 * KIB;
 /// Slots of a node.
 const SLOTS: usize = 16;
+/// Blocks of the longest conversation.
+const TURNS_MAX: usize = 8;
 
 fn rig(retention: Retention, ssd_bytes: u64) -> Rig {
-    let mut rig = Rig::new(ShardSettings { retention, ..settings(2, ssd_bytes) });
+    let mut bounds = ShardSettings { retention, ..settings(2, ssd_bytes) };
+    // A whole conversation is under one lease.
+    bounds.leases.bytes_per_connection_max = bounds.slab.bytes;
+    let mut rig = Rig::new(bounds);
     rig.shard.seek_peers(true);
     // So that the namespace has a number.
     rig.save(255, BYTES);
@@ -118,9 +123,8 @@ struct Request {
 fn conversations(seed: u64) -> Vec<Request> {
     let mut random = Random(seed);
     let mut live: Vec<(usize, Vec<u8>)> = Vec::new();
-    let mut names = 1..=u8::MAX - 1;
     let mut requests = Vec::new();
-    while let Some(name) = names.next() {
+    for name in 1..u8::MAX {
         if live.len() < 7 || random.one_in(6) {
             let node = random.below(2) as usize;
             live.push((node, vec![0]));
@@ -136,6 +140,9 @@ fn conversations(seed: u64) -> Vec<Request> {
         }
         blocks.push(name);
         requests.push(Request { node: *node, blocks: blocks.clone() });
+        if blocks.len() == TURNS_MAX {
+            live.remove(index);
+        }
     }
     requests
 }
@@ -173,7 +180,8 @@ fn hits_of_two_nodes(requests: &[Request], retention: Retention) -> usize {
         let found = blocks.iter().take_while(|block| block.outcome == BlockOutcome::Ready as u8).count();
         hits += found;
         here.release(token, 1);
-        for &number in &request.blocks[found..] {
+        // The deepest first, as a Commit has them.
+        for &number in request.blocks[found..].iter().rev() {
             let slot = here.reserve(1, number, BYTES);
             if slot.outcome == 0 {
                 here.fill(slot.offset, BYTES, u64::from(number));
