@@ -201,12 +201,12 @@ impl Shard {
             return self.join_wish(number, connection, until);
         }
         let found = self.residents.find(hash, &key);
-        let slot_bytes = match found.map(|id| (id, self.residents.entry(id))) {
-            Some((_, entry)) if matches!(entry.dram, Dram::Resident { .. }) => {
+        let slot_bytes = match found.map(|id| self.residents.entry(id)) {
+            Some(entry) if matches!(entry.dram, Dram::Resident { .. }) => {
                 return PrefetchOutcome::Present;
             }
-            Some((_, entry)) if entry.dram != Dram::Absent => return PrefetchOutcome::Coming,
-            Some((_, entry)) if entry.ssd.residence().is_some() => slot_bytes(entry.bytes),
+            Some(entry) if entry.dram != Dram::Absent => return PrefetchOutcome::Coming,
+            Some(entry) if entry.ssd.residence().is_some() => slot_bytes(entry.bytes),
             // What is written without a copy in DRAM cannot be read before it is there.
             Some(_) => return PrefetchOutcome::Absent,
             None if self.fetches.peers => 0,
@@ -381,7 +381,10 @@ impl Shard {
 
     /// The next read for a wish: only while no Acquire waits, and so many at a time.
     pub(super) fn poll_order_ahead(&mut self) -> Option<Order> {
-        while self.prefetches.reading.len() < self.settings.prefetch.reads_max && !self.demand_waits() {
+        while !self.fill_queue.is_empty()
+            && self.prefetches.reading.len() < self.settings.prefetch.reads_max
+            && !self.demand_waits()
+        {
             let (_, copy) = self.fill_queue.pop_first()?;
             if let Some(order) = self.order_read(copy) {
                 self.prefetches.reading.insert(copy);
