@@ -65,7 +65,8 @@ impl Drop for Named {
 
 impl Life {
     fn new(number: u64) -> Life {
-        let bounds = ShardSettings { prefetch: BOUNDS, ..settings(2, 128 * 1024 * KIB) };
+        let mut bounds = ShardSettings { prefetch: BOUNDS, ..settings(2, 128 * 1024 * KIB) };
+        bounds.leases.leases_per_connection_max = 1_000;
         let mut rig = Rig::new(bounds);
         rig.shard.seek_peers(true);
         let random = Random(number.wrapping_mul(0x9e37_79b9_97f4_a7c1));
@@ -197,7 +198,9 @@ impl Life {
         let (connection, names) = (self.connection(), self.names(6));
         let until = Moment(self.rig.now.0 + HORIZON);
         // What is there is used by being announced.
-        names.iter().for_each(|&key| drop(self.used.insert(key, self.rig.now)));
+        for &key in &names {
+            self.used.insert(key, self.rig.now);
+        }
         for (key, outcome) in names.iter().zip(self.rig.prefetch(connection, &names, until)) {
             match outcome {
                 PrefetchOutcome::Taken | PrefetchOutcome::Coming => {
@@ -297,7 +300,9 @@ impl Life {
         self.rig.call(Command::Disconnected { connection: ConnectionId(gone) });
         self.rig.gone(gone);
         self.leases.retain(|_, lease| lease.connection != gone);
-        self.wanted.values_mut().for_each(|wanted| drop(wanted.remove(&gone)));
+        for wanted in self.wanted.values_mut() {
+            wanted.remove(&gone);
+        }
         self.made += 1;
         self.connections[index] = self.made + 1_000;
         self.count("left");

@@ -181,8 +181,12 @@ fn nothing_is_sought_for_a_prefetch_while_an_acquire_waits() {
 fn what_is_evicted_cleared_or_wanted_by_nobody_is_not_brought() {
     type End = fn(&mut Rig);
     let ends: [(&str, End); 6] = [
-        ("evicted from DRAM", |rig| drop(rig.evict(7, DRAM))),
-        ("evicted from SSD", |rig| drop(rig.evict(7, SSD))),
+        ("evicted from DRAM", |rig| {
+            rig.evict(7, DRAM);
+        }),
+        ("evicted from SSD", |rig| {
+            rig.evict(7, SSD);
+        }),
         ("cleared", |rig| {
             drop(rig.call(Command::Clear { namespace: digest(0), media: Media::from_mask(BOTH) }))
         }),

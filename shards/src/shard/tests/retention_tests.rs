@@ -219,7 +219,8 @@ fn two_nodes_find_what_one_with_their_room_would_and_keeping_all_finds_less() {
         kept += hits_of_two_nodes(&requests, Retention::Keep);
         weighed += hits_of_two_nodes(&requests, Retention::default());
     }
-    assert!(weighed >= kept, "weighing finds {weighed} blocks, keeping {kept}");
-    assert!(weighed * 100 >= one * 95, "two nodes find {weighed}, one with their room {one}");
-    assert!(kept * 100 < one * 95, "the trace tells both apart: {kept} of {one}");
+    let found =
+        format!("weighing finds {weighed} blocks, keeping all {kept}, one node with all their room {one}");
+    assert!(weighed > kept, "{found}");
+    assert!(weighed * 100 >= one * 94, "{found}");
 }
