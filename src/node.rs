@@ -24,8 +24,9 @@ use orbitkv_shards::eviction::DramPolicy;
 use orbitkv_shards::journal::{self, JournalSettings};
 use orbitkv_shards::namespaces;
 use orbitkv_shards::residents::Residents;
+use orbitkv_shards::retention::Retention;
 use orbitkv_shards::segment_log::{SegmentLogSettings, table_memory_bytes};
-use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, Shard, ShardSettings};
+use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, PrefetchSettings, Shard, ShardSettings};
 use orbitkv_shards::slab::{Slab, SlabSettings};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
@@ -208,7 +209,8 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         journal_bytes: journal::table_bytes(&journal) as u64,
         drop_memory_bytes: drop_memory::table_bytes(DROP_MEMORY_ENTRIES) as u64,
         resident_bytes: Residents::table_bytes(blocks),
-        eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64,
+        // Of a member, once more for blocks that peers have sent.
+        eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64 * (1 + u64::from(cluster.is_some())),
         slab_bytes: Slab::table_bytes(&slab),
         segment_log_bytes: log.unwrap_or(0),
         ssd_ring_bytes: match settings.ssd_slice_bytes {
@@ -261,6 +263,9 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         write_failures_in_a_row_max: WRITE_FAILURES_IN_A_ROW_MAX,
         device_guard: settings.device_guard,
         life_slice_entries: LIFE_SLICE_ENTRIES,
+        prefetch: PrefetchSettings::of_slice(settings.dram_slice_bytes, settings.prefetch_percent),
+        // Nobody sends a standalone node anything.
+        retention: settings.cluster.as_ref().map_or(Retention::Keep, |cluster| cluster.retention),
         audit_interval: settings.audit_interval,
     }
 }

@@ -22,7 +22,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RefreshChoice, RoutePolicy, SsdBackend};
+pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SsdBackend};
 pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN};
 pub use etcd::{EtcdFiles, EtcdSettings, read_file};
 pub use flow::PeerRates;
@@ -58,6 +58,9 @@ const SSD_DEPTH_DEFAULT: u32 = 32;
 const AUDIT_DEFAULT: Duration = Duration::from_secs(1);
 /// What a shard may be asked to do at most: it shares its core with engines.
 const AUDIT_MIN: Duration = Duration::from_millis(10);
+/// What is announced is mostly acquired soon; three quarters are for what nobody has announced.
+const PREFETCH_DEFAULT: u32 = 25;
+const PREFETCH_MAX: u32 = 50;
 const JOURNAL_DEFAULT: ByteSize = ByteSize(16 * MIB);
 const HTTP_DEFAULT: HttpBind =
     HttpBind::At(std::net::SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 7070)));
@@ -97,6 +100,8 @@ pub struct NodeSettings {
     pub trace_turns: bool,
     /// When the SSD is left alone for a while.
     pub device_guard: DeviceGuardSettings,
+    /// Share of DRAM, and of the payload on its way from peers, for what engines have announced, in percent.
+    pub prefetch_percent: u32,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -161,6 +166,7 @@ impl NodeSettings {
             audit_interval: audit_interval(args)?,
             trace_turns: args.trace_turns == Some(true),
             device_guard: guard::device(args)?,
+            prefetch_percent: prefetch_percent(args)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,
@@ -317,6 +323,15 @@ fn audit_interval(args: &NodeArgs) -> Result<Option<Duration>, SettingsError> {
             Err(refused("--audit", span, bound, "use --audit 1s"))
         }
     }
+}
+
+fn prefetch_percent(args: &NodeArgs) -> Result<u32, SettingsError> {
+    let percent = args.prefetch.unwrap_or(PREFETCH_DEFAULT);
+    if percent <= PREFETCH_MAX {
+        return Ok(percent);
+    }
+    let bound = format!("must be 0 to {PREFETCH_MAX}: the rest is for what engines wait for");
+    Err(refused("--prefetch", percent, bound, format!("use --prefetch {PREFETCH_MAX}, or 0 for none")))
 }
 
 fn http_notice(http: HttpBind, token_file: Option<&Path>) -> Option<String> {

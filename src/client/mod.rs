@@ -80,7 +80,8 @@ pub use session::{Lease, ReadyBlock, ReservedSlot, SlotBytes};
 pub use orbitkv_native::arena::ViewPopulate;
 pub use orbitkv_wire::engine::Status;
 pub use orbitkv_wire::engine::answers::{
-    BlockOutcome, CommitOutcome, Coverage, DrainAnswer, EvictOutcome, PageKindNumber, Place, SyncOutcome,
+    BlockOutcome, CommitOutcome, Coverage, DrainAnswer, EvictOutcome, PageKindNumber, Place, PrefetchOutcome,
+    SyncOutcome,
 };
 pub use orbitkv_wire::engine::requests::Completion as CompletionTarget;
 pub use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};

@@ -9,11 +9,7 @@ use orbitkv_shards::segment_log::OffReason;
 use orbitkv_shards::shard::DeviceStanding;
 use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
-use super::report::{
-    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport, LendingReport,
-    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport,
-    SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
-};
+use super::report::{ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport, LendingReport, PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport, SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport};
 use super::{routes, sources};
 use crate::core::report::CoreReport;
 use crate::peers;
@@ -91,6 +87,27 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
                 too_large: counters.saves_too_large,
                 being_saved: counters.saves_being_saved,
                 draining: counters.saves_draining,
+            },
+            prefetch: PrefetchReport {
+                taken: counters.prefetch_taken,
+                arrived: counters.prefetch_arrived,
+                met: counters.prefetch_met,
+                missing: counters.prefetch_missing,
+                no_room: counters.prefetch_no_room,
+                expired: counters.prefetch_expired,
+                cancelled: counters.prefetch_cancelled,
+                yielded: counters.prefetch_yielded,
+                failed: counters.prefetch_failed,
+                refused: counters.prefetch_full + counters.prefetch_refused_room,
+                used: counters.prefetch_used,
+                unused: counters.prefetch_unused,
+                bytes: figures.prefetch_bytes,
+                waiting: figures.prefetch_waiting,
+            },
+            retention: RetentionReport {
+                reused: counters.fetched_reused,
+                kept: counters.fetched_kept,
+                dropped: counters.fetched_dropped,
             },
         },
         queue_peaks: QueuePeaks {

@@ -443,6 +443,34 @@ const METRICS: &[Metric] = &[
             ],
         )
     }),
+    counter("orbitkv_prefetch_blocks", "Blocks that engines announced, by what became of them", |r| {
+        let p = r.service.prefetch;
+        by(
+            "kind",
+            [
+                ("taken", p.taken),
+                ("arrived", p.arrived),
+                ("met", p.met),
+                ("missing", p.missing),
+                ("no_room", p.no_room),
+                ("expired", p.expired),
+                ("cancelled", p.cancelled),
+                ("yielded", p.yielded),
+                ("failed", p.failed),
+                ("refused", p.refused),
+                ("used", p.used),
+                ("unused", p.unused),
+            ],
+        )
+    }),
+    level("orbitkv_prefetch_bytes", "Bytes of announced blocks on their way or not acquired yet", |r| {
+        one(r.service.prefetch.bytes)
+    }),
+    counter("orbitkv_fetched_blocks", "What became of blocks that peers have sent", |r| {
+        let fetched = r.service.retention;
+        let (kept, dropped) = (fetched.kept, fetched.dropped);
+        by("kind", [("reused", fetched.reused), ("kept", kept), ("dropped", dropped)])
+    }),
     level("orbitkv_queue_peak", "Most entries that ever waited in a queue", |r| {
         let peaks = r.queue_peaks;
         by(

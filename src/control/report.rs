@@ -243,6 +243,56 @@ pub struct ServiceReport {
     pub saves_lost_race: u64,
     /// Blocks refused a slot, by reason.
     pub saves_refused: SaveRefusals,
+    /// Blocks that engines announced.
+    pub prefetch: PrefetchReport,
+    /// Blocks that peers have sent.
+    pub retention: RetentionReport,
+}
+
+/// Blocks that engines announced: counters but for the last two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PrefetchReport {
+    /// Taken; each ends as one of the following, down to failed.
+    pub taken: u64,
+    /// Brought into DRAM.
+    pub arrived: u64,
+    /// Came there another way.
+    pub met: u64,
+    /// Nobody had them.
+    pub missing: u64,
+    /// No room that they may take.
+    pub no_room: u64,
+    /// Not begun by their deadline.
+    pub expired: u64,
+    /// Evicted, cleared, or wanted by no open connection any more.
+    pub cancelled: u64,
+    /// Given up because an engine that waits needed the room.
+    pub yielded: u64,
+    /// Not read, not sent, or wrong.
+    pub failed: u64,
+    /// Refused at once: as many are wanted as may be, or have all the room.
+    pub refused: u64,
+    /// Acquired after they were brought.
+    pub used: u64,
+    /// Left DRAM before.
+    pub unused: u64,
+    /// Slot bytes of those on their way or not acquired yet, now.
+    pub bytes: u64,
+    /// Wanted and not there, now.
+    pub waiting: u64,
+}
+
+/// What became of blocks that peers have sent, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RetentionReport {
+    /// Acquired again while they were here.
+    pub reused: u64,
+    /// Times one stayed and a block of this node left in its place.
+    pub kept: u64,
+    /// Left DRAM to make room, or with their last user.
+    pub dropped: u64,
 }
 
 /// Why blocks were refused a slot, counters.

@@ -8,6 +8,7 @@
 pub mod connection;
 mod drain;
 pub mod job;
+mod prefetch;
 pub mod prefix;
 pub mod refusal;
 mod registration;

@@ -37,7 +37,9 @@ pub(super) fn is_ledgered(operation: Operation) -> bool {
         | Operation::Query
         | Operation::Cancel
         | Operation::List
-        | Operation::Drain => false,
+        | Operation::Drain
+        // Wanting a block twice is wanting it once.
+        | Operation::Prefetch => false,
     }
 }
 

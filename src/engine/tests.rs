@@ -521,3 +521,22 @@ fn attaches_are_answered_one_after_the_other() {
 fn places(found: Vec<(u32, Place)>) -> Outcome {
     Outcome::Places(Places { found, namespaces: Vec::new(), keys: Vec::new(), peers: None })
 }
+
+#[test]
+fn an_announcement_goes_to_the_shards_with_its_deadline_and_is_answered_at_once() {
+    let mut rig = Rig::registered();
+    rig.prefix(Operation::Prefetch, 10, prefix_body(0), 3);
+    let mut commands = rig.commands();
+    let (tag, command) = commands.pop().expect("one shard, one command");
+    let Command::Prefetch { connection, keys, until, .. } = command else { panic!("{command:?}") };
+    assert_eq!((connection, keys.len(), until), (rig.id, 3, Moment(5) + DEADLINE_DEFAULT));
+    let outcomes = (0..3).map(|index| (index, answers::PrefetchOutcome::Taken)).collect();
+    rig.reply(tag, Outcome::Prefetched(outcomes));
+    assert_eq!(rig.answers(), [(10, Status::Ok)]);
+    assert!(rig.hub.next_deadline().is_none(), "nobody waits for it");
+    // Of a connection that agreed on the first version it is refused, and the connection lives on.
+    rig.hub.connections.get_mut(&rig.id).expect("open").version = VERSION_MIN;
+    rig.prefix(Operation::Prefetch, 11, prefix_body(0), 3);
+    rig.ask_bare(Operation::Ping, 12);
+    assert_eq!(rig.answers(), [(11, Status::Incompatible), (12, Status::Ok)]);
+}

@@ -148,6 +148,7 @@ impl Peers {
             PayloadSettings {
                 slice_bytes: settings.slice_bytes,
                 window_bytes: settings.endpoint.payload.receive_pool_bytes,
+                background_bytes_max: settings.background_bytes_max,
                 rates: settings.rates.of_shard(shard.0, local.shards),
                 routing: settings.routing,
                 guard: PeerGuard {

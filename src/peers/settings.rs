@@ -64,6 +64,8 @@ pub struct PeersSettings {
     pub index: IndexSettings,
     /// A shard's slice of the arena in bytes.
     pub slice_bytes: u64,
+    /// Payload bytes on their way that nobody waits for.
+    pub background_bytes_max: u64,
     /// How it is chosen who is asked for a block.
     pub routing: Mode,
     /// How peers that fail are treated.
@@ -135,6 +137,7 @@ impl PeersSettings {
             publisher,
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
+            background_bytes_max: pool_bytes / 100 * u64::from(settings.prefetch_percent),
             guard: cluster.guard,
             rates: cluster.rates,
             refresh: cluster.refresh,

@@ -81,6 +81,18 @@ pub enum RefreshChoice {
     Hybrid,
 }
 
+/// What becomes of blocks that peers have sent, once they have been used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RetentionChoice {
+    /// They stay in DRAM like any other
+    Keep,
+    /// They stay while there is room, and make it for what this node alone would lose
+    Weigh,
+    /// They leave DRAM with their last user
+    Drop,
+}
+
 /// Flags of `orbitkv node`.
 #[derive(Clone, Debug, Default, PartialEq, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -195,6 +207,11 @@ pub struct NodeArgs {
     /// Longest an SSD read may take before it counts as failed, 10ms to 60s  [default: 2s]
     #[arg(long, value_name = "SPAN", env = "ORBITKV_SSD_READ_BUDGET")]
     pub ssd_read_budget: Option<Span>,
+
+    /// Percentage of DRAM that blocks may have which engines have announced and not yet acquired, and of the payload on its
+    /// way from peers; 0 to 50, 0 takes no announcements  [default: 25]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_PREFETCH")]
+    pub prefetch: Option<u32>,
 
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
@@ -326,6 +343,10 @@ pub struct NodeArgs {
     #[serde(skip)]
     pub watch_lag: Option<Span>,
 
+    /// What becomes of blocks that peers have sent, once they have been used  [default: weigh]
+    #[arg(long, value_name = "POLICY", env = "ORBITKV_RETENTION", help_heading = "Peers")]
+    pub retention: Option<RetentionChoice>,
+
     /// For measurements: keep so many of the newest moments at which a core published changes, and as many at which changes
     /// of peers became visible on it, at most 65536  [default: 0, none]
     #[arg(long, value_name = "COUNT", hide = true)]
@@ -362,6 +383,7 @@ impl NodeArgs {
             ssd_breaker: self.ssd_breaker.or(below.ssd_breaker),
             ssd_breaker_pause: self.ssd_breaker_pause.or(below.ssd_breaker_pause),
             ssd_read_budget: self.ssd_read_budget.or(below.ssd_read_budget),
+            prefetch: self.prefetch.or(below.prefetch),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),
@@ -385,6 +407,7 @@ impl NodeArgs {
             retry_percent: self.retry_percent.or(below.retry_percent),
             retry_burst: self.retry_burst.or(below.retry_burst),
             route_policy: self.route_policy.or(below.route_policy),
+            retention: self.retention.or(below.retention),
             receive_budget: self.receive_budget.or(below.receive_budget),
             receive_rate: self.receive_rate.or(below.receive_rate),
             egress_rate: self.egress_rate.or(below.egress_rate),
@@ -423,6 +446,7 @@ impl NodeArgs {
             ("--watch-lag", self.watch_lag.map(|span| span.to_string())),
             ("--retry-burst", self.retry_burst.map(|blocks| blocks.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
+            ("--retention", self.retention.map(|policy| format!("{policy:?}").to_lowercase())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];
         given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))

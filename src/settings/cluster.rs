@@ -6,6 +6,7 @@ use std::time::Duration;
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
 use orbitkv_shards::membership::RefreshPolicy;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::retention::Retention;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
@@ -14,7 +15,7 @@ use super::etcd::{EtcdFiles, EtcdSettings};
 use super::flow::{PeerRates, rates};
 use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
-use super::{NodeArgs, RefreshChoice, RoutePolicy, SettingsError, check_share};
+use super::{NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
 use crate::quantity::{ByteSize, MIB, Span};
 
@@ -67,6 +68,8 @@ pub struct ClusterSettings {
     pub visibility_samples: u32,
     /// How it is chosen which node is asked for a block.
     pub routing: Mode,
+    /// What becomes of blocks that peers have sent.
+    pub retention: Retention,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -133,6 +136,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         watch_lag: watch_lag(args)?,
         visibility_samples: visibility_samples(args)?,
         routing: routing(args),
+        retention: retention(args),
     }))
 }
 
@@ -238,6 +242,15 @@ fn routing(args: &NodeArgs) -> Mode {
         Some(RoutePolicy::Shadow) => Mode::Shadow,
         Some(RoutePolicy::Executed) => Mode::Executed,
         None => Mode::default(),
+    }
+}
+
+fn retention(args: &NodeArgs) -> Retention {
+    match args.retention {
+        Some(RetentionChoice::Keep) => Retention::Keep,
+        Some(RetentionChoice::Weigh) => Retention::Weigh,
+        Some(RetentionChoice::Drop) => Retention::Drop,
+        None => Retention::default(),
     }
 }
 

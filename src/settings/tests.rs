@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser};
 use orbitkv_shards::fetcher::GuardSettings;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::retention::Retention;
 use orbitkv_wire::scope::Scope;
 
 use super::*;
@@ -234,6 +235,26 @@ fn routes_are_chosen_in_shadow_unless_told_otherwise() {
     }
     let alone = refusal(&["--route-policy", "executed"], 2);
     assert!(alone.contains("--route-policy executed") && alone.contains("standalone"), "{alone}");
+}
+
+#[test]
+fn blocks_of_peers_are_weighed_unless_told_otherwise() {
+    let with = |policy: &[&str]| resolve(&[&CLUSTER[..], policy].concat(), 2);
+    let retention = |policy: &[&str]| with(policy).expect("legal").cluster.expect("a member").retention;
+    assert_eq!(retention(&[]), Retention::Weigh);
+    for (text, policy) in [("keep", Retention::Keep), ("weigh", Retention::Weigh), ("drop", Retention::Drop)] {
+        assert_eq!(retention(&["--retention", text]), policy);
+    }
+    let alone = refusal(&["--retention", "keep"], 2);
+    assert!(alone.contains("--retention keep") && alone.contains("standalone"), "{alone}");
+}
+
+#[test]
+fn announcements_have_a_share_of_memory_that_leaves_most_of_it_to_others() {
+    let percent = |flags: &[&str]| resolve(flags, 2).expect("legal").prefetch_percent;
+    assert_eq!((percent(&[]), percent(&["--prefetch", "0"]), percent(&["--prefetch", "50"])), (25, 0, 50));
+    let text = refusal(&["--prefetch", "51"], 2);
+    assert!(text.contains("--prefetch 51") && text.contains("must be 0 to 50"), "{text}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod migrate;
 mod mixed;
 mod network;
 mod peers;
+mod prefetch;
 mod replays;
 mod routing;
 mod sharing;

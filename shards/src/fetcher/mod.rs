@@ -20,6 +20,7 @@
 
 mod answers;
 mod asking;
+mod background;
 mod effect;
 mod figures;
 mod guard;
@@ -48,6 +49,7 @@ use crate::flow::pacing::{PacedTime, Pacer};
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 use guard::Guard;
@@ -114,6 +116,8 @@ pub struct Fetcher {
     paced: PacedTime,
     /// When what waits for the rate may be asked for.
     paced_until: Option<Moment>,
+    /// Of those, bytes for which nobody waited.
+    background_bytes: u64,
     guard: Guard,
     modes: Modes,
 
@@ -163,6 +167,7 @@ impl Fetcher {
             pacer: settings.rate.map(Pacer::new),
             paced: PacedTime::default(),
             paced_until: None,
+            background_bytes: 0,
             guard: Guard::new(settings.guard),
             modes: Modes::default(),
             heard: Moment(0),
@@ -185,7 +190,10 @@ impl Fetcher {
         assert!(!self.fetches.contains_key(&order.copy), "a copy is fetched once at a time");
         self.figures.begun += 1;
         self.is_due = true;
-        if self.fetches.len() >= self.settings.fetches_max {
+        let is_background = order.class == Class::Background;
+        self.figures.begun_background += u64::from(is_background);
+        let is_too_large = is_background && order.bytes > self.settings.background_bytes_max;
+        if self.fetches.len() >= self.settings.fetches_max || is_too_large {
             self.report_failure(order.copy, BlockOutcome::Busy);
             return;
         }

@@ -1,5 +1,6 @@
 mod answers;
 mod flow;
+mod background;
 mod guard;
 mod lines;
 mod model;

@@ -127,7 +127,7 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
-        self.queue_read(copy);
+        self.queue_read(copy, 0);
         self.audit.reread = Some(Reread { entry, placement, copy });
     }
 

@@ -74,6 +74,10 @@ impl Payload {
                         self.fetcher.cancel(copy);
                     }
                 }
+                FetchEffect::Promote(copy) => {
+                    self.begin(&mut orders, shard, around);
+                    self.fetcher.promote(copy, around.now + FETCH_TIME_MAX);
+                }
             }
         }
         self.begin(&mut orders, shard, around);

@@ -127,6 +127,8 @@ pub(super) struct PayloadSettings {
     pub slice_bytes: u64,
     /// Payload bytes that are asked for and may still come.
     pub window_bytes: u64,
+    /// As much of what nobody waits for.
+    pub background_bytes_max: u64,
     /// Payload bytes a second that are asked for over the network, and that are sent, if a rate bounds them.
     pub rates: [Option<Rate>; 2],
     /// How it is chosen who is asked.
@@ -216,7 +218,7 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         settings: PayloadSettings,
     ) -> Payload {
-        let PayloadSettings { slice_bytes, window_bytes, rates, routing, guard } = settings;
+        let PayloadSettings { slice_bytes, window_bytes, background_bytes_max, rates, routing, guard } = settings;
         let PeerGuard { call_budget, guard } = guard;
         let [receive_rate, egress_rate] = rates;
         // No slot is smaller than an extent, and a quarter of the slice is lent at most.
@@ -227,6 +229,7 @@ impl Payload {
             bytes_max: window_bytes,
             source_bytes_max: window_bytes / 2,
             rate: receive_rate,
+            background_bytes_max,
             stall_wait: call_budget,
             guard,
             ..FetcherSettings::default()
@@ -516,6 +519,8 @@ impl Payload {
         more |= self.fetcher.turn(around.now);
         self.lend(shard, around);
         self.fetch(shard, around);
+        // What has come may have made room for what is wanted ahead.
+        more |= shard.has_seeks();
         self.drain(shard);
         if let Some(sockets) = &mut self.sockets {
             sockets.forget_sources();

@@ -147,6 +147,7 @@ impl World {
             block: BlockHash(block),
             arena_offset: (slot * SLOT) as u64,
             bytes: length(key),
+            class: [Class::Demand, Class::Background][self.dice.roll(4) as usize / 3],
         };
         // A slot shows what it held before until it is written.
         let rest = if self.honest { 600_000 } else { self.dice.roll(900) };

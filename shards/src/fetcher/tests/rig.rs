@@ -54,6 +54,7 @@ pub fn order(copy: u32, bytes: u64) -> Order {
         block: BlockHash(block),
         arena_offset: u64::from(copy) * 4096,
         bytes,
+        class: Class::Demand,
     }
 }
 
