@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::metadata::{Membership, MetadataPage, Phase};
+use super::policy::view;
 use super::report::{HandshakesReport, PeersReport, ShardReport, SsdState};
 
 /// Content type of [`render`]'s text.
@@ -399,6 +400,9 @@ const METRICS: &[Metric] = &[
             ],
         )
     }),
+    level("orbitkv_config_applied_version", "Version of the settings that holds on the core", |r| {
+        one(r.config_version)
+    }),
     counter("orbitkv_turns", "Turns of the core", |r| one(r.turns.turns)),
     counter("orbitkv_stalls", "Slices that held the core for more than 100 microseconds", |r| {
         one(r.turns.stalls)
@@ -517,6 +521,7 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     }
     if !page.standalone {
         register_membership(&mut registry, &page.membership);
+        view::register(&mut registry, &page.config);
         register_breakers(&mut registry, &page.shards);
     }
     let mut text = String::new();

@@ -19,6 +19,8 @@ pub struct ShardReport {
     pub shard: u16,
     /// Registration life these sequences belong to, as UUID text.
     pub incarnation: String,
+    /// Version of the settings that hold on this core; 0 is what the flags say.
+    pub config_version: u64,
     /// Residents on each medium.
     pub residents: PerMedium,
     /// Payload bytes of the residents on each medium.

@@ -23,6 +23,7 @@ use crate::peers::{
     LifeLetter, OwnerRow, OwnersPage, PermitLetter, ReadingsAnswer, ReadingsQuestion, SamplesAnswer,
     SamplesQuestion,
 };
+use crate::settings::Policy;
 
 /// Letters a lane holds.
 pub const LANE_LETTERS: usize = 1_024;
@@ -81,6 +82,8 @@ pub enum Letter {
     Readings(Box<ReadingsQuestion>),
     /// Control wants samples of visibility.
     Samples(SamplesQuestion),
+    /// Settings that hold from now on, and the number of their version.
+    Policy(Box<(u64, Policy)>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }

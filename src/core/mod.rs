@@ -6,6 +6,7 @@ pub mod device;
 mod errands;
 pub mod mail;
 mod peers;
+mod policy;
 mod reactor;
 pub mod report;
 pub mod sockets;
@@ -166,6 +167,8 @@ pub struct Core {
     units_left: usize,
     life: Life,
     turns: TurnCounters,
+    /// Version of the settings that hold; 0 is what the flags say.
+    policy_version: u64,
 }
 
 impl Core {
@@ -191,6 +194,7 @@ impl Core {
             units_left: 0,
             life: Life::Serving,
             turns: TurnCounters::default(),
+            policy_version: 0,
         };
         core.watch_own()?;
         Ok(core)
@@ -417,6 +421,7 @@ impl Core {
             | Letter::Samples(..) => {
                 self.on_peers_letter(from, letter, now);
             }
+            Letter::Policy(policy) => self.take_policy(*policy, now),
             Letter::Stop => {
                 self.life = Life::Stopping;
                 self.parts.listener = None;
@@ -452,6 +457,7 @@ impl Core {
             figures: self.parts.shard.figures(),
             engine: self.parts.hub.counters(),
             turns: self.turns,
+            policy_version: self.policy_version,
             mail: self.parts.mail.peaks(),
             device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),

@@ -9,7 +9,8 @@ use orbitkv_shards::members::Local;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
-use crate::settings::{ClusterSettings, NodeSettings, PeerGuard};
+use super::Peers;
+use crate::settings::{ClusterSettings, NodeSettings, PeerGuard, Policy};
 
 /// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
 /// find no room and are reported as missing coverage.
@@ -128,6 +129,15 @@ impl PeersSettings {
     #[must_use]
     pub fn queue_bytes(shards: u16, receive_slice_bytes: u64) -> u64 {
         2 * bounds(shards, receive_slice_bytes).queue_bytes as u64 / u64::from(shards)
+    }
+}
+
+impl Peers {
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, policy: &Policy) {
+        self.publisher.set_coalescing_window(policy.coalesce);
+        self.payload.take_policy(policy);
+        self.wake();
     }
 }
 

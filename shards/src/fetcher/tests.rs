@@ -4,6 +4,7 @@ mod lines;
 mod model;
 mod payload;
 mod queue;
+mod retuned;
 mod rig;
 mod shared;
 mod trials;

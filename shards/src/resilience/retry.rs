@@ -128,6 +128,11 @@ impl RetryBudget {
         RetryBudget { least: extra, ..self }
     }
 
+    /// From now on it has another share; what was made within the window stays counted.
+    pub const fn set_share(&mut self, extra_share: f64) {
+        self.extra_share = extra_share;
+    }
+
     fn part(&mut self, now: Moment) -> &mut Part {
         let number = match self.span {
             Span::Whole => 0,
@@ -276,6 +281,18 @@ mod tests {
         (0..50).for_each(|_| budget.on_call(Attempt(0), at(1)));
         assert_eq!(allowed(&mut budget, at(1)), 2, "5 of 50, of which 3 were made");
         assert_eq!(allowed(&mut budget, at(12_000)), 3, "the window has moved on");
+    }
+
+    #[test]
+    fn another_share_counts_what_was_made() {
+        let mut budget = RetryBudget::new(0.5, Span::Sliding(BUDGET_WINDOW));
+        (0..100).for_each(|_| budget.on_call(Attempt(0), at(0)));
+        let allowed = |budget: &mut RetryBudget| (0..100).filter(|_| budget.allow(at(1))).count();
+        assert_eq!(allowed(&mut budget), 50);
+        budget.set_share(0.1);
+        assert_eq!(allowed(&mut budget), 0);
+        budget.set_share(0.7);
+        assert_eq!(allowed(&mut budget), 20);
     }
 
     #[test]

@@ -96,6 +96,14 @@ impl Shard {
         self.audit.lost.pop_front()
     }
 
+    /// Another pause between two blocks from now on; none reads none again.
+    pub fn set_audit_interval(&mut self, interval: Option<Duration>, now: Moment) {
+        self.audit.interval = interval;
+        if let Some(interval) = interval {
+            self.audit.due = self.audit.due.min(now + interval);
+        }
+    }
+
     /// When the next block is to be read again, if there is any.
     pub(super) fn audit_deadline(&self) -> Option<Moment> {
         let may = self.audit.interval.is_some() && self.audit.reread.is_none();

@@ -5,6 +5,8 @@
 
 pub mod cutover;
 mod link;
+pub mod operator;
+mod policy;
 mod renewals;
 mod requests;
 mod watch;
@@ -26,12 +28,14 @@ use orbitkv_shards::membership::{
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId};
 use orbitkv_wire::membership::Keyspace;
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::{Notify, mpsc, watch as latest};
 
 pub use link::{EtcdAccess, Meter, Traffic};
 
 use link::{FirstAnswer, Link};
 use renewals::Renewer;
+
+use crate::control::policy::PolicyFollower;
 
 /// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -102,6 +106,8 @@ enum Arrival {
 struct Listener {
     number: u64,
     arrivals: mpsc::Sender<Arrival>,
+    /// Rung when the operator's policy should be looked at.
+    policy: Arc<Notify>,
 }
 
 impl Listener {
@@ -123,10 +129,11 @@ fn now() -> Moment {
 }
 
 /// Keeps this node a member until `stopped`, then withdraws. What cores doubt of members comes from `doubted`;
-/// what an operator sees is kept in `sight`.
+/// what an operator sees is kept in `sight`. Beside that `follower` has the operator's policy.
 pub async fn run(
     registrar: Registrar,
     mut lives: impl Lives,
+    follower: Option<PolicyFollower>,
     mut doubted: mpsc::UnboundedReceiver<Doubt>,
     sight: latest::Sender<Option<Sight>>,
     stopped: impl Future<Output = ()>,
@@ -144,7 +151,11 @@ pub async fn run(
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(answer_questions(link(), Arc::clone(&space), asked, arrivals.clone()));
     tasks.spawn(renew_leases(Renewer::new(link()), renewal_wait, renewed, arrivals.clone()));
-    tasks.spawn(follow_watches(link(), space, watched, arrivals));
+    let changed = Arc::new(Notify::new());
+    if let Some(follower) = follower {
+        tasks.spawn(policy::follow(link(), Arc::clone(&space), follower, Arc::clone(&changed)));
+    }
+    tasks.spawn(follow_watches(link(), space, watched, arrivals, changed));
     let outlets = Outlets { questions, renewals, watches };
     let mut room = Membership::new(settings, now());
     room.on_life_ready(incarnation, now());
@@ -278,10 +289,11 @@ async fn follow_watches(
     space: Arc<Keyspace>,
     mut watched: latest::Receiver<Option<(u64, u64)>>,
     arrivals: mpsc::Sender<Arrival>,
+    policy: Arc<Notify>,
 ) {
     while watched.changed().await.is_ok() {
         let Some((number, after)) = *watched.borrow_and_update() else { continue };
-        let listener = Listener { number, arrivals: arrivals.clone() };
+        let listener = Listener { number, arrivals: arrivals.clone(), policy: Arc::clone(&policy) };
         let overtaken = tokio::select! {
             () = watch::follow(&mut link, &space, after, &listener) => false,
             changed = watched.changed() => changed.is_ok(),

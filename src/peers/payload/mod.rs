@@ -38,7 +38,7 @@ use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
 use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
-use crate::settings::PeerGuard;
+use crate::settings::{PeerGuard, Policy};
 use fetching::FetchStream;
 use lent_stream::LentStream;
 use sharing::Reading;
@@ -221,6 +221,12 @@ impl Payload {
             sums: VecDeque::new(),
             is_summing: false,
         }
+    }
+
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, policy: &Policy) {
+        self.fetcher.retune(policy.guard.call_budget, policy.guard.guard);
+        self.planner.set_mode(policy.routing);
     }
 
     /// Whether a connection, or a dial, is one of payload.
