@@ -304,17 +304,20 @@ fn one_of<T: ValueEnum>(value: &str) -> Result<T, String> {
 /// A record as it is rolled out: version numbers with what they lay over the flags.
 pub type Rollouts = Published<(u64, Overrides)>;
 
+fn understood(version: &Version) -> Result<(u64, Overrides), PolicyError> {
+    Overrides::of(&version.settings).map(|overrides| (version.number, overrides))
+}
+
 /// Understands a record, every version of it.
 ///
 /// # Errors
 /// The first setting that is not taken; then nothing of the record is.
 pub fn rollouts(record: &ConfigRecord) -> Result<Rollouts, PolicyError> {
-    let understood = |version: &Version| Ok((version.number, Overrides::of(&version.settings)?));
     // Somebody may want it back.
     record.former.as_ref().map(understood).transpose()?;
     let candidate = record.staged.as_ref().map(|Staged { version, share }| {
         let rollout = Rollout::Staged { admitted: *share, of: PLACES };
-        Ok((understood(version)?, rollout))
+        understood(version).map(|version| (version, rollout))
     });
     Ok(Published {
         version: record.number,

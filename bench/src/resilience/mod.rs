@@ -35,7 +35,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
     ("zones", "the label is in the member record; no route asks for it"),
     ("drill", "a command, `orbitkv drill`; nothing a node asks"),
-    ("configuration", "settings are read at the start"),
+    ("configuration", "it is for operators: a record that nodes follow, under no load"),
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",

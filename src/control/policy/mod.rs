@@ -168,7 +168,7 @@ impl PolicyFollower {
                     self.source = Source::Etcd;
                 }
             }
-            (Refresh::NotDue, _) => {}
+            (Refresh::NotDue, _) => return,
             (outcome, found) => unreachable!("{outcome:?} of {found:?}"),
         }
         (self.read, self.unread_ms) = (now, 0);
