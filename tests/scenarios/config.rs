@@ -138,7 +138,7 @@ fn a_record_that_is_none_is_refused_by_name_and_what_held_goes_on() {
     for (text, part) in [
         ("x".to_owned(), "line 1 has to be `schema orbitkv/config/v1`"),
         (format!("{bad}\n").replace("1ms", "6ms"), "coalesce 6ms: must be at most 5ms; use coalesce=2ms"),
-        (format!("{bad}\ndram 1gib\n"), "dram needs a restart"),
+        (format!("{bad}\n").replace("coalesce 1ms", "coalesce 1ms\ndram 1gib"), "dram needs a restart"),
         (format!("{bad}\nx{}\n", "x".repeat(5_000)), "a record has at most 4096"),
     ] {
         etcd.ctl(&["put", KEY, &text]);
@@ -340,11 +340,11 @@ fn epochs_of_nodes_that_are_gone_are_cleaned_up_and_nobody_gets_one_again() {
     let stays = named("stays").start();
     let mut goes = named("goes").start();
     knows_all(&stays, 2);
-    for _ in 0..2 {
+    for life in 2..4 {
         assert!(goes.terminate().success());
         goes.restart();
+        goes.await_metadata("it joins again", |page| page.epoch == Some(life));
     }
-    goes.await_metadata("its third life", |page| page.epoch == Some(3));
     epochs(&etcd, &["epochs", "retire", "goes"]).refused(4, &["goes is a member: stop it first"]);
     assert!(goes.terminate().success());
     let listed = done(epochs(&etcd, &["epochs"]));

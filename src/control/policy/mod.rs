@@ -174,6 +174,7 @@ impl PolicyFollower {
         (self.read, self.unread_ms) = (now, 0);
         self.unread.clear();
         self.tell();
+        tracing::debug!(record = self.cache.record().version, "etcd was asked for the settings");
     }
 
     fn understand(
