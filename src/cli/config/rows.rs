@@ -46,10 +46,10 @@ pub(super) fn nodes(record: Option<&ConfigRecord>, members: &[NodeId], sights: &
     let pages: Vec<&MetadataPage> = sights.iter().filter_map(|sight| sight.as_ref().ok()).collect();
     let asked = pages.iter().filter_map(|page| page.identity.node_id.parse().ok());
     let names: BTreeSet<NodeId> = members.iter().copied().chain(asked).collect();
+    let published = record.and_then(|record| rollouts(record).ok());
     let row = |node: NodeId| {
         let place = Rollout::place(place_hash(node), PLACES);
-        let published = record.and_then(|record| rollouts(record).ok());
-        let wanted = published.map_or(0, |published| published.target(place).0);
+        let wanted = published.as_ref().map_or(0, |published| published.target(place).0);
         let page = pages.iter().find(|page| page.identity.node_id == node.as_str());
         let state = match page {
             None if sights.is_empty() => String::new(),
