@@ -80,7 +80,8 @@ impl ClusterKeys {
     pub fn open(&self) -> Result<(OperatorKeys, Snapshot), Refusal> {
         let (access, space) = self.access()?;
         let keys = OperatorKeys::new(access, space);
-        let mut keys = keys.map_err(|error| Refusal(Exit::Environment, format!("starting the runtime: {error}")))?;
+        let mut keys =
+            keys.map_err(|error| Refusal(Exit::Environment, format!("starting the runtime: {error}")))?;
         let snapshot = keys.read()?;
         let Some(format) = snapshot.get(Key::Format) else {
             let text = format!(

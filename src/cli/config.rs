@@ -125,7 +125,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
 fn record_of(snapshot: &Snapshot) -> Result<Option<ConfigRecord>, Refusal> {
     let Some(entry) = snapshot.get(Key::Config) else { return Ok(None) };
     let wrong = |why: String| {
-        let remedy = "nodes go on with what they have; remove it (`etcdctl del`) and set anew what shall hold";
+        let remedy =
+            "nodes go on with what they have; remove it (`etcdctl del`) and set anew what shall hold";
         Refusal(Exit::Unmet, format!("what stands under config/node is not taken: {why}; {remedy}"))
     };
     let record = ConfigRecord::decode(&entry.value).map_err(|error| wrong(error.to_string()))?;
@@ -149,9 +150,9 @@ fn show(args: &ShowArgs) -> Result<(), Refusal> {
 fn set(args: &SetArgs) -> Result<(), Refusal> {
     let usage = |text: String| Refusal(Exit::Usage, text);
     let pair = |text: &String| {
-        let (name, value) = text
-            .split_once('=')
-            .ok_or_else(|| usage(format!("{text:?} is no setting with a value: write it like coalesce=1ms")))?;
+        let (name, value) = text.split_once('=').ok_or_else(|| {
+            usage(format!("{text:?} is no setting with a value: write it like coalesce=1ms"))
+        })?;
         Ok((name.to_owned(), (value != "default").then(|| value.to_owned())))
     };
     let settings = args.settings.iter().map(pair).collect::<Result<_, Refusal>>()?;

@@ -68,7 +68,9 @@ pub fn run(args: &EpochsArgs) -> ExitCode {
 fn shown(value: Option<&[u8]>) -> String {
     match value {
         None => UNKNOWN.to_owned(),
-        Some(value) => decode_epoch(value).map_or_else(|| value.escape_ascii().to_string(), |epoch| epoch.to_string()),
+        Some(value) => {
+            decode_epoch(value).map_or_else(|| value.escape_ascii().to_string(), |epoch| epoch.to_string())
+        }
     }
 }
 
@@ -131,13 +133,16 @@ fn remove(args: &EpochsArgs, name: &str) -> Result<(), Refusal> {
         match keys.transact(transaction) {
             Ok(true) => {}
             Ok(false) => {
-                let text = format!("{node} or the floor has changed meanwhile: nothing was written; try again");
+                let text =
+                    format!("{node} or the floor has changed meanwhile: nothing was written; try again");
                 return Err(Refusal(Exit::Unmet, text));
             }
             // It may have happened.
             Err(Failure::Unanswered(why)) => {
                 if !keys.read().is_ok_and(|snapshot| is_retired(&snapshot, node, epoch)) {
-                    let text = format!("etcd did not answer ({why}): `orbitkv epochs` tells whether it has happened");
+                    let text = format!(
+                        "etcd did not answer ({why}): `orbitkv epochs` tells whether it has happened"
+                    );
                     return Err(Refusal(Exit::Unreachable, text));
                 }
             }

@@ -142,7 +142,10 @@ mod tests {
         fs::remove_file(&path).expect("ours");
         fs::create_dir(&path).expect("room");
         assert!(matches!(file.read(), Err(EpochFileError::Malformed { .. })));
-        assert!(matches!(file.write(2), Err(EpochFileError::System(KeptFileError::System { step: "renaming", .. }))));
+        assert!(matches!(
+            file.write(2),
+            Err(EpochFileError::System(KeptFileError::System { step: "renaming", .. }))
+        ));
     }
 
     #[test]

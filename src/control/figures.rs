@@ -16,7 +16,8 @@ use crate::peers;
 
 /// What an operator reads of a core.
 pub(super) fn shard_report(report: CoreReport) -> ShardReport {
-    let CoreReport { figures, engine, turns, policy_version, mail, device_peak, file_deleted, peers } = report;
+    let CoreReport { figures, engine, turns, policy_version, mail, device_peak, file_deleted, peers } =
+        report;
     let counters = figures.counters;
     ShardReport {
         shard: figures.shard.0,

@@ -516,7 +516,13 @@ mod tests {
     }
 
     fn port(mail: Mail) -> CorePort {
-        CorePort::new(mail, identity(), latest::channel(None).1, latest::channel(ConfigView::default()).1, None)
+        CorePort::new(
+            mail,
+            identity(),
+            latest::channel(None).1,
+            latest::channel(ConfigView::default()).1,
+            None,
+        )
     }
 
     fn commands(core: &mut Mail) -> Vec<(Tag, Command)> {

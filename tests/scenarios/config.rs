@@ -59,7 +59,9 @@ fn holds(node: &Node, version: u64) -> MetadataPage {
 fn waited_us(node: &Node) -> u64 {
     let metrics = http_text(node.http(), "/metrics");
     let lines = metrics.lines().filter_map(|line| line.strip_prefix("orbitkv_inventory_wait_us_total{"));
-    lines.map(|line| line.rsplit(' ').next().and_then(|text| text.parse::<u64>().ok()).expect("a number")).sum()
+    lines
+        .map(|line| line.rsplit(' ').next().and_then(|text| text.parse::<u64>().ok()).expect("a number"))
+        .sum()
 }
 
 /// What each of some changes, told alone, has waited on average.
@@ -87,7 +89,10 @@ fn what_is_set_holds_on_every_core_and_is_what_the_node_does() {
     for node in [&first, &second] {
         let page = holds(node, slow);
         assert_eq!((page.shards.len(), page.config.origin.as_str()), (2, "etcd"));
-        assert_eq!((value(&page, "breaker"), value(&page, "call-budget")), ("80".to_owned(), "500ms".to_owned()));
+        assert_eq!(
+            (value(&page, "breaker"), value(&page, "call-budget")),
+            ("80".to_owned(), "500ms".to_owned())
+        );
     }
     let waited = wait_of_a_change_us(&first, &second, &mut saver);
     assert!(waited >= 4_000, "{waited} us in place of 5 ms");
@@ -111,7 +116,10 @@ fn what_is_set_holds_on_every_core_and_is_what_the_node_does() {
     // What held before comes again, in one step.
     change(&etcd, &["revert"]);
     let page = holds(&first, slow);
-    assert_eq!((value(&page, "coalesce"), value(&page, "route-policy")), ("5ms".to_owned(), "shadow".to_owned()));
+    assert_eq!(
+        (value(&page, "coalesce"), value(&page, "route-policy")),
+        ("5ms".to_owned(), "shadow".to_owned())
+    );
     config(&etcd, &["revert"]).refused(4, &["there is nothing to go back to"]);
     assert_eq!(doctor(&first).1, Vec::<String>::new());
     // Nobody wrote to etcd for that but the operator.
@@ -119,7 +127,8 @@ fn what_is_set_holds_on_every_core_and_is_what_the_node_does() {
     let before = etcd.revision();
     let said = done(config(&etcd, &["show", "--nodes", &nodes]));
     for node in ["a ", "b "] {
-        let is_there = said.stdout.lines().any(|line| line.starts_with(node) && line.ends_with("in force, from etcd"));
+        let is_there =
+            said.stdout.lines().any(|line| line.starts_with(node) && line.ends_with("in force, from etcd"));
         assert!(is_there, "{said:#?}");
     }
     assert_eq!(etcd.revision(), before);
@@ -146,8 +155,12 @@ fn a_record_that_is_none_is_refused_by_name_and_what_held_goes_on() {
         assert_eq!((page.config.version, value(&page, "coalesce").as_str()), (number, "1ms"));
         let (code, names, words) = doctor(&node);
         assert_eq!((code, names), (Some(4), vec!["config-refused".to_owned()]), "{words}");
-        assert!(words.contains(part) && words.contains(&format!("version {number} holds, from etcd")), "{words}");
-        config(&etcd, &["set", "coalesce=2ms"]).refused(4, &["what stands under config/node is not taken", part]);
+        assert!(
+            words.contains(part) && words.contains(&format!("version {number} holds, from etcd")),
+            "{words}"
+        );
+        config(&etcd, &["set", "coalesce=2ms"])
+            .refused(4, &["what stands under config/node is not taken", part]);
     }
     assert!(http_text(node.http(), "/metrics").contains("orbitkv_config_refused 1"));
     let said = orbitkv(&["status", "--http", node.http()]);
@@ -206,14 +219,17 @@ fn a_stage_is_for_its_nodes_and_grows_until_all_have_it() {
     // Two below the middle and one above, told apart by a second stage.
     let mut names: Vec<String> = (0..100).map(|number| format!("n{number}")).collect();
     names.sort_by_key(|name| place(name));
-    let chosen = [20, 45, 80].map(|wanted| names.iter().find(|name| place(name) >= wanted).expect("one").clone());
+    let chosen =
+        [20, 45, 80].map(|wanted| names.iter().find(|name| place(name) >= wanted).expect("one").clone());
     let places: Vec<u32> = chosen.iter().map(|name| place(name)).collect();
     assert!(places[0] < 45 && places[1] < 50 && places[2] >= 80, "{places:?}");
     let nodes: Vec<Node> = chosen.iter().map(|name| order(name, free_port(), &etcd).start()).collect();
     nodes.iter().for_each(|node| drop(knows_all(node, 3)));
     let base = change(&etcd, &["set", "coalesce=1ms"]);
     nodes.iter().for_each(|node| drop(holds(node, base)));
-    let versions = |expected: [u64; 3]| nodes.iter().zip(expected).for_each(|(node, version)| drop(holds(node, version)));
+    let versions = |expected: [u64; 3]| {
+        nodes.iter().zip(expected).for_each(|(node, version)| drop(holds(node, version)))
+    };
 
     let middle = places[1].to_string();
     let dry = done(config(&etcd, &["set", "coalesce=3ms", "breaker=90", "--stage", &middle, "--dry-run"]));
@@ -273,7 +289,12 @@ fn of_two_operators_at_once_the_second_is_told() {
         .map(|value| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_orbitkv"));
             command.args(arguments("config", &url, &["set", value]));
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("it starts")
         })
         .collect();
     let outcomes: Vec<_> =
@@ -282,7 +303,10 @@ fn of_two_operators_at_once_the_second_is_told() {
     for outcome in outcomes.iter().filter(|outcome| !outcome.status.success()) {
         let words = String::from_utf8_lossy(&outcome.stderr).into_owned();
         assert_eq!(outcome.status.code(), Some(4), "{words}");
-        assert!(words.contains("somebody else has made it record") && words.contains("nothing was written"), "{words}");
+        assert!(
+            words.contains("somebody else has made it record") && words.contains("nothing was written"),
+            "{words}"
+        );
     }
     assert!(written >= 1);
     let last = first + written;
@@ -293,7 +317,9 @@ fn of_two_operators_at_once_the_second_is_told() {
     let codes: Vec<Option<i32>> = std::thread::scope(|scope| {
         let operator = |value: &'static str| {
             let (url, wanted) = (&url, &wanted);
-            scope.spawn(move || orbitkv(&arguments("config", url, &["set", value, "--if-record", wanted])).code)
+            scope.spawn(move || {
+                orbitkv(&arguments("config", url, &["set", value, "--if-record", wanted])).code
+            })
         };
         let both = [operator("coalesce=3ms"), operator("coalesce=4ms")];
         both.map(|operator| operator.join().expect("no panics")).into()
@@ -348,7 +374,8 @@ fn epochs_of_nodes_that_are_gone_are_cleaned_up_and_nobody_gets_one_again() {
     epochs(&etcd, &["epochs", "retire", "goes"]).refused(4, &["goes is a member: stop it first"]);
     assert!(goes.terminate().success());
     let listed = done(epochs(&etcd, &["epochs"]));
-    let row = |name: &str| listed.stdout.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
+    let row =
+        |name: &str| listed.stdout.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
     assert!(row("goes").contains(" 3  no") && row("stays").contains(" 1  at 127.0.0.1:"), "{listed:#?}");
     assert!(listed.stdout.contains("epoch floor 0, nothing was cleaned up yet"), "{listed:#?}");
     let before = etcd.revision();

@@ -111,7 +111,9 @@ pub enum ConfigError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SettingFlaw {
     /// The name.
-    #[error("a name is 1 to {CONFIG_NAME_BYTES_MAX} bytes of a-z, 0-9 and -, and none of the record's own words")]
+    #[error(
+        "a name is 1 to {CONFIG_NAME_BYTES_MAX} bytes of a-z, 0-9 and -, and none of the record's own words"
+    )]
     Name,
     /// The value.
     #[error("a value is 1 to {CONFIG_VALUE_BYTES_MAX} visible ASCII characters without blanks")]

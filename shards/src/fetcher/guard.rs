@@ -18,10 +18,10 @@ use std::time::Duration;
 use orbitkv_wire::bounds::GRANT_KEYS_MAX;
 use orbitkv_wire::inventory::SourceStream;
 
-use super::{Fetcher, Timer};
 use super::effect::FetcherEffect;
 use super::operation::Operation;
 use super::order::{Fetch, Place};
+use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::resilience::breaker::{
     self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS_MAX,

@@ -164,7 +164,8 @@ mod tests {
     }
 
     fn texts(version: &Version) -> String {
-        let pairs: Vec<String> = version.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let pairs: Vec<String> =
+            version.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         format!("{}: {}", version.number, pairs.join(" "))
     }
 
@@ -186,7 +187,8 @@ mod tests {
 
     #[test]
     fn a_version_is_staged_promoted_and_settled() {
-        let (first, second) = (set(&[("coalesce", "1ms")], 100), set(&[("breaker", "70"), ("coalesce", "0.003s")], 25));
+        let (first, second) =
+            (set(&[("coalesce", "1ms")], 100), set(&[("breaker", "70"), ("coalesce", "0.003s")], 25));
         let s = str::to_owned;
         assert_eq!(words(&after(&[first.clone()])), (1, s("1: coalesce=1ms"), None, Some(s("0: "))));
         let staged = after(&[first.clone(), second.clone()]);
@@ -197,20 +199,14 @@ mod tests {
         assert_eq!(words(&promoted), (3, s("1: coalesce=1ms"), candidate(60), Some(s("0: "))));
         let all = Change::Promote { share: 100 };
         let settled = after(&[first.clone(), second.clone(), more, all]);
-        assert_eq!(
-            words(&settled),
-            (4, s("2: breaker=70 coalesce=3ms"), None, Some(s("1: coalesce=1ms")))
-        );
+        assert_eq!(words(&settled), (4, s("2: breaker=70 coalesce=3ms"), None, Some(s("1: coalesce=1ms"))));
         let taken_back = apply(Some(&settled), 5, &Change::Revert).expect("what was before is kept");
         assert_eq!(words(&taken_back), (5, s("1: coalesce=1ms"), None, None));
         assert_eq!(apply(Some(&taken_back), 6, &Change::Revert), Err(Unchanged::NothingBefore(1)));
         let given_up = apply(Some(&staged), 3, &Change::Revert).expect("it is staged");
         assert_eq!(words(&given_up), (3, s("1: coalesce=1ms"), None, Some(s("0: "))));
         let to_flags = apply(Some(&settled), 5, &set(&[("breaker", "default")], 100)).expect("a change");
-        assert_eq!(
-            words(&to_flags),
-            (5, s("5: coalesce=3ms"), None, Some(s("2: breaker=70 coalesce=3ms")))
-        );
+        assert_eq!(words(&to_flags), (5, s("5: coalesce=3ms"), None, Some(s("2: breaker=70 coalesce=3ms"))));
     }
 
     #[test]
@@ -228,7 +224,12 @@ mod tests {
             (&first, Change::Promote { share: 100 }, false, "nothing is staged"),
             (&staged, Change::Promote { share: 50 }, false, "name a larger share"),
             (&staged, Change::Promote { share: 10 }, false, "name a larger share"),
-            (&first, set(&[("coalesce", "6ms")], 100), true, "coalesce 6ms: must be at most 5ms; use coalesce=2ms"),
+            (
+                &first,
+                set(&[("coalesce", "6ms")], 100),
+                true,
+                "coalesce 6ms: must be at most 5ms; use coalesce=2ms",
+            ),
             (&staged, set(&[("coalesce", "6ms")], 100), true, "must be at most 5ms"),
             (&first, set(&[("dram", "1gib")], 100), true, "dram needs a restart"),
             (&first, set(&[("dram", "default")], 100), true, "dram needs a restart"),
@@ -245,7 +246,11 @@ mod tests {
     fn numbers_only_grow_whatever_happened_to_the_record() {
         let first = after(&[set(&[("coalesce", "1ms")], 100)]);
         assert_eq!(next_number(Some(&first), 900, 0), 2);
-        assert_eq!(next_number(None, 900, 0), 901, "a removed record had a number of at most etcd's revision");
+        assert_eq!(
+            next_number(None, 900, 0),
+            901,
+            "a removed record had a number of at most etcd's revision"
+        );
         assert_eq!(next_number(Some(&first), 900, 41), 42);
         assert_eq!(next_number(None, 0, 0), 1);
     }

@@ -38,7 +38,11 @@ pub(super) fn look(address: &str) -> Sight {
 
 /// Who is a member.
 pub(super) fn members(snapshot: &Snapshot) -> Vec<NodeId> {
-    snapshot.members().filter_map(|entry| MemberRecord::decode(&entry.value).ok()).map(|member| member.node).collect()
+    snapshot
+        .members()
+        .filter_map(|entry| MemberRecord::decode(&entry.value).ok())
+        .map(|member| member.node)
+        .collect()
 }
 
 /// A row for each member, and for each other node that was asked.
@@ -89,7 +93,10 @@ pub(super) fn screen(record: Option<&ConfigRecord>, nodes: &[Row]) -> String {
         None => title.push_str("all nodes"),
         Some(staged) => {
             let rest = PLACES - staged.share;
-            title.push_str(&format!("{rest} % of the nodes, version {} for {} %", staged.version.number, staged.share));
+            title.push_str(&format!(
+                "{rest} % of the nodes, version {} for {} %",
+                staged.version.number, staged.share
+            ));
             versions.push(("staged".to_owned(), &staged.version));
         }
     }

@@ -38,12 +38,17 @@ pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
         );
     }
     let behind = page.shards.iter().filter(|shard| shard.config_version != config.version);
-    let behind: Vec<String> = behind.map(|shard| format!("{} ({})", shard.shard, shard.config_version)).collect();
+    let behind: Vec<String> =
+        behind.map(|shard| format!("{} ({})", shard.shard, shard.config_version)).collect();
     if !behind.is_empty() {
         add(
             Severity::Notice,
             "config-on-its-way",
-            format!("version {} of the settings does not hold yet on cores {}", config.version, behind.join(", ")),
+            format!(
+                "version {} of the settings does not hold yet on cores {}",
+                config.version,
+                behind.join(", ")
+            ),
             "a core takes settings between two turns",
             "nothing, if it is gone at the next look; else see `stalls`",
         );
@@ -73,7 +78,10 @@ mod tests {
             (|_| {}, &[]),
             (|p| p.config.refused = "line 1".to_owned(), &[("config-refused", Severity::Fault)]),
             (|p| (p.config.version, p.shards[0].config_version) = (7, 7), &[]),
-            (|p| (p.config.version, p.shards[0].config_version) = (7, 5), &[("config-on-its-way", Severity::Notice)]),
+            (
+                |p| (p.config.version, p.shards[0].config_version) = (7, 5),
+                &[("config-on-its-way", Severity::Notice)],
+            ),
             (|p| (p.config.unread, p.config.unread_ms) = ("silent".to_owned(), 89_999), &[]),
             (
                 |p| (p.config.unread, p.config.unread_ms) = ("silent".to_owned(), 90_000),

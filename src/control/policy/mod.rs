@@ -177,10 +177,7 @@ impl PolicyFollower {
         tracing::debug!(record = self.cache.record().version, "etcd was asked for the settings");
     }
 
-    fn understand(
-        &self,
-        answer: Result<Option<Vec<u8>>, Failure>,
-    ) -> Result<Found, (FetchFault, String)> {
+    fn understand(&self, answer: Result<Option<Vec<u8>>, Failure>) -> Result<Found, (FetchFault, String)> {
         let malformed = |why: String| (FetchFault::Malformed, why);
         let bytes = match answer {
             Err(failure) => return Err((FetchFault::Unreachable, failure.to_string())),
@@ -189,7 +186,9 @@ impl PolicyFollower {
         };
         let record = ConfigRecord::decode(&bytes).map_err(|error| malformed(error.to_string()))?;
         let understood = rollouts(&record).map_err(|error| malformed(error.to_string()))?;
-        if let Some(ours) = self.record.as_ref().filter(|ours| ours.number == record.number && **ours != record) {
+        if let Some(ours) =
+            self.record.as_ref().filter(|ours| ours.number == record.number && **ours != record)
+        {
             let number = ours.number;
             return Err(malformed(format!(
                 "record {number} is not the record {number} that is in use: each change has a number of its own"
@@ -221,7 +220,11 @@ impl PolicyFollower {
         let holds = (*version, overrides.over(&self.flags));
         if holds != self.told {
             let (version, policy) = holds;
-            tracing::info!(version, record = self.cache.record().version, "settings of the operator's policy");
+            tracing::info!(
+                version,
+                record = self.cache.record().version,
+                "settings of the operator's policy"
+            );
             self.sink.take(version, &policy);
             self.told = holds;
         }

@@ -116,7 +116,8 @@ fn a_record_holds_whole_and_only_a_newer_one_takes_its_place() {
     };
     assert_eq!(told[0], (3, expected));
     let shown = |view: &ConfigView, name: &str| {
-        let found = view.settings.iter().find(|setting| setting.name == name).expect("every setting is shown");
+        let found =
+            view.settings.iter().find(|setting| setting.name == name).expect("every setting is shown");
         (found.value.clone(), found.flag.clone())
     };
     assert_eq!(shown(&view, "coalesce"), ("1ms".to_owned(), Some("2ms".to_owned())));
@@ -143,9 +144,15 @@ fn what_is_no_record_changes_nothing_and_is_named_until_a_good_one_comes() {
     for (bad, part) in [
         (good.replace("/v1", "/v2"), "line 1 has to be"),
         (good.replace("coalesce 3ms", "coalesce 6ms"), "coalesce 6ms: must be at most 5ms; use coalesce=2ms"),
-        (good.replace("coalesce 3ms", "coalesce 3000us"), "coalesce 3000us: is written in another way; write 3ms"),
+        (
+            good.replace("coalesce 3ms", "coalesce 3000us"),
+            "coalesce 3000us: is written in another way; write 3ms",
+        ),
         (good.replace("coalesce 3ms", "dram 1gib"), "dram needs a restart"),
-        (good.replace("coalesce", "coalescing"), "coalescing is no setting of this version; did you mean coalesce?"),
+        (
+            good.replace("coalesce", "coalescing"),
+            "coalescing is no setting of this version; did you mean coalesce?",
+        ),
         (format!("{good}former 1\nbreaker 101\n"), "breaker 101: must be 0 to 100 percent; use breaker=50"),
         (same_number, "is not the record 3 that is in use"),
         (record(2, "1ms").encode(), "record 2 is older than record 3"),
@@ -155,7 +162,11 @@ fn what_is_no_record_changes_nothing_and_is_named_until_a_good_one_comes() {
         // Silence does not make it good.
         assert_eq!(rig.reads(Err(())).refused, view.refused);
         assert_eq!((rig.coalesce(), rig.told().len()), (Some((3, 1)), 1));
-        assert_eq!(file.read().expect("whole").expect("kept").0, record(3, "1ms"), "the good one stays on disk");
+        assert_eq!(
+            file.read().expect("whole").expect("kept").0,
+            record(3, "1ms"),
+            "the good one stays on disk"
+        );
     }
     assert!(rig.reads(Ok(None)).refused.contains("there is none any more, and record 3"));
     let view = rig.reads(Ok(Some(&record(3, "1ms").encode())));
@@ -204,7 +215,10 @@ fn a_stage_is_for_those_below_it_and_raising_it_reaches_the_others() {
         for (number, share) in [(2, 1), (3, 40), (4, 41), (5, 99)] {
             let view = rig.reads(Ok(Some(&staged(number, share))));
             let is_here = place < share;
-            let seen = view.staged.as_ref().map(|staged| (staged.version, staged.share, staged.place, staged.is_here));
+            let seen = view
+                .staged
+                .as_ref()
+                .map(|staged| (staged.version, staged.share, staged.place, staged.is_here));
             assert_eq!(seen, Some((2, share, place, is_here)));
             assert_eq!((view.version, view.record), (if is_here { 2 } else { 1 }, number));
             assert_eq!(rig.coalesce(), Some(if is_here { (2, 3) } else { (1, 1) }), "{name} at {share} %");
@@ -212,7 +226,11 @@ fn a_stage_is_for_those_below_it_and_raising_it_reaches_the_others() {
         let settled = ConfigRecord { number: 6, ..record(2, "3ms") }.encode();
         let view = rig.reads(Ok(Some(&settled)));
         assert_eq!((view.version, view.staged), (2, None));
-        assert!(rig.told().len() <= 2, "promotion tells only those who have something else: {:?}", rig.told());
+        assert!(
+            rig.told().len() <= 2,
+            "promotion tells only those who have something else: {:?}",
+            rig.told()
+        );
     }
 }
 

@@ -70,18 +70,18 @@ pub struct SettingView {
 pub(in crate::control) fn register(registry: &mut Registry, view: &ConfigView) {
     let staged = view.staged.as_ref();
     for (name, help, value) in [
-        ("orbitkv_config_version", "Version of the settings that holds; 0 is what the flags say", view.version),
+        (
+            "orbitkv_config_version",
+            "Version of the settings that holds; 0 is what the flags say",
+            view.version,
+        ),
         ("orbitkv_config_record", "Number of the record in etcd that says so", view.record),
         (
             "orbitkv_config_staged_version",
             "Version that is being rolled out; 0 if none is",
             staged.map_or(0, |staged| staged.version),
         ),
-        (
-            "orbitkv_config_refused",
-            "1 while what etcd has is not taken",
-            u64::from(!view.refused.is_empty()),
-        ),
+        ("orbitkv_config_refused", "1 while what etcd has is not taken", u64::from(!view.refused.is_empty())),
     ] {
         let gauge = Gauge::<i64>::default();
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));

@@ -6,7 +6,8 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn flags() -> Policy {
-    let guard = GuardSettings { failed_percent: 33, window_calls: 7, open_for: 3 * SECOND, extra_percent: 44 };
+    let guard =
+        GuardSettings { failed_percent: 33, window_calls: 7, open_for: 3 * SECOND, extra_percent: 44 };
     Policy {
         audit_interval: Some(2 * SECOND),
         coalesce: Duration::from_millis(4),
@@ -30,7 +31,10 @@ fn every_setting_that_can_be_changed_has_a_flag_or_is_the_log() {
     // All others are refused with the reason, and those beyond them by their nearest.
     for name in names.iter().filter(|name| !CHANGEABLE.contains(&name.as_str())) {
         let refusal = Overrides::of(&texts(&[(name, "1")])).expect_err("fixed").to_string();
-        assert!(refusal.contains(&format!("{name} needs a restart")) && refusal.contains("coalesce"), "{refusal}");
+        assert!(
+            refusal.contains(&format!("{name} needs a restart")) && refusal.contains("coalesce"),
+            "{refusal}"
+        );
     }
 }
 
@@ -98,9 +102,8 @@ fn debug_is_for_our_own_words() {
 }
 
 fn any_texts() -> impl Strategy<Value = Texts> {
-    let milliseconds = |range: std::ops::Range<u64>| {
-        range.prop_map(|count| Span(Duration::from_millis(count)).to_string())
-    };
+    let milliseconds =
+        |range: std::ops::Range<u64>| range.prop_map(|count| Span(Duration::from_millis(count)).to_string());
     let number = |range: std::ops::Range<u32>| range.prop_map(|count| count.to_string());
     let word = |words: &'static [&'static str]| prop::sample::select(words).prop_map(str::to_owned);
     let setting = |name: &'static str, value: BoxedStrategy<String>| {

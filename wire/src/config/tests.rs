@@ -52,7 +52,11 @@ fn whatever_is_not_exactly_a_record_is_refused_by_name() {
         ("breaker 60", "breaker ", "a value is 1 to 32 visible"),
         ("breaker 60", "breaker 6 0", "a value is 1 to 32 visible"),
         ("breaker 60", &format!("breaker {}", "6".repeat(33)), "a value is 1 to 32 visible"),
-        ("breaker 60\n", "breaker 60\nbreaker 60\n", "line 5, setting `breaker`: settings stand in the order"),
+        (
+            "breaker 60\n",
+            "breaker 60\nbreaker 60\n",
+            "line 5, setting `breaker`: settings stand in the order",
+        ),
         ("breaker 60\ncoalesce 1ms", "coalesce 1ms\nbreaker 60", "settings stand in the order"),
         ("share 25", "share 0", "1 to 99 percent"),
         ("share 25", "share 100", "1 to 99 percent"),
@@ -68,7 +72,8 @@ fn whatever_is_not_exactly_a_record_is_refused_by_name() {
         let error = ConfigRecord::decode(bad.as_bytes()).expect_err(to).to_string();
         assert!(error.contains(part), "{to:?}: {error}");
     }
-    let staged_zero = FULL.replace("former 0\n", "").replace("staged 8", "staged 0").replace("coalesce 3ms\n", "");
+    let staged_zero =
+        FULL.replace("former 0\n", "").replace("staged 8", "staged 0").replace("coalesce 3ms\n", "");
     let error = ConfigRecord::decode(staged_zero.as_bytes()).expect_err("no number").to_string();
     assert!(error.contains("a number from 1 on"), "{error}");
     assert_eq!(ConfigRecord::decode(b"\xff"), Err(ConfigError::NotText));
@@ -117,7 +122,8 @@ fn a_place_follows_from_the_name_alone() {
         let expected = (0..8).fold(0u64, |sum, at| sum | u64::from(expected[at]) << (8 * at));
         assert_eq!(place_hash(name.parse().expect("legal")), expected, "{name}");
     }
-    let expected: String = framed("orbitkv.config-copy", b"text").iter().map(|byte| format!("{byte:02x}")).collect();
+    let expected: String =
+        framed("orbitkv.config-copy", b"text").iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(sum(b"text"), expected);
 }
 

@@ -15,11 +15,17 @@ fn milliseconds(count: u64) -> Duration {
 }
 
 fn guard(failed_percent: u32, window_calls: u32) -> GuardSettings {
-    GuardSettings { failed_percent, window_calls, open_for: Duration::from_secs(10), ..GuardSettings::default() }
+    GuardSettings {
+        failed_percent,
+        window_calls,
+        open_for: Duration::from_secs(10),
+        ..GuardSettings::default()
+    }
 }
 
 fn with(call_budget_ms: u64, guard: GuardSettings) -> Rig {
-    let settings = FetcherSettings { stall_wait: milliseconds(call_budget_ms), guard, ..FetcherSettings::default() };
+    let settings =
+        FetcherSettings { stall_wait: milliseconds(call_budget_ms), guard, ..FetcherSettings::default() };
     Rig::with(settings)
 }
 
@@ -124,7 +130,9 @@ fn no_change_of_settings_breaks_a_law() {
                 0 | 1 => rig.begin(copy, &[at("a"), at("b")]),
                 2 => rig.pass(1 + roll(40)),
                 3 => rig.connect(),
-                4 if rig.connections.values().any(|source| source.node == node("a")) && roll(4) == 0 => rig.lose("a"),
+                4 if rig.connections.values().any(|source| source.node == node("a")) && roll(4) == 0 => {
+                    rig.lose("a")
+                }
                 5 => {
                     let off = [0, 50, 80][roll(3) as usize];
                     let open_for = milliseconds(1 + roll(60));

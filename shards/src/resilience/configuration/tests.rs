@@ -81,7 +81,8 @@ fn a_share_is_that_share_of_many_nodes() {
     let places: Vec<u32> =
         names.map(|name| Rollout::place(place_hash(name.parse().expect("legal")), 100)).collect();
     for share in [1, 5, 10, 25, 50, 75, 99] {
-        let admitted = places.iter().filter(|place| Rollout::Staged { admitted: share, of: 100 }.admits(**place));
+        let admitted =
+            places.iter().filter(|place| Rollout::Staged { admitted: share, of: 100 }.admits(**place));
         let (seen, expected) = (admitted.count() as f64, f64::from(share) * 100.0);
         // Four standard deviations of so many fair draws.
         let margin = 4.0 * (expected * (1.0 - f64::from(share) / 100.0)).sqrt();
