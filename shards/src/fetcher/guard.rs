@@ -196,7 +196,7 @@ impl Fetcher {
         self.guard.retune(guard);
         if guard.failed_percent == 0 {
             // Nobody is tried alone any more.
-            self.fetches.values_mut().for_each(|fetch| drop(fetch.probe.take()));
+            self.fetches.values_mut().for_each(|fetch| fetch.probe = None);
         }
         self.settings.stall_wait = stall_wait;
         self.settings.guard = guard;
