@@ -12,6 +12,7 @@ mod flow;
 mod guard;
 mod machine;
 mod placement;
+mod policy;
 mod refusal;
 mod token;
 mod values;
@@ -22,13 +23,16 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SsdBackend};
+pub use arguments::{
+    ArenaPages, Idle, LayoutChoice, NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SsdBackend,
+};
 pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN};
 pub use etcd::{EtcdFiles, EtcdSettings, read_file};
 pub use flow::PeerRates;
 pub use guard::PeerGuard;
 pub use machine::Machine;
 pub use placement::{DeviceCores, Placement, SHARDS_MAX};
+pub use policy::{CHANGEABLE, LogLevel, Overrides, Policy, PolicyError, Rollouts, rollouts};
 pub use refusal::SettingsError;
 pub use token::Token;
 pub use values::{CoreList, HttpBind, is_node_id};

@@ -4,6 +4,7 @@
 //! `/metrics` shows, so that both always agree, and in a cluster of the owner streams.
 
 mod cluster;
+mod config;
 
 use std::process::ExitCode;
 
@@ -114,7 +115,8 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
              were too slow",
             ssd.read_errors, ssd.write_backs_failed
         );
-        let why = "blocks on it come from peers or are misses, and no write-back is begun until it answers again";
+        let why =
+            "blocks on it come from peers or are misses, and no write-back is begun until it answers again";
         let remedy = "look at the kernel's log for the device of --data-dir; if it is slow by nature, raise \
                       --ssd-read-budget or lower --ssd-depth";
         add(Severity::Fault, "ssd-left-alone", what, why, remedy);
@@ -226,6 +228,7 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
 pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     let mut found: Vec<Finding> = page.shards.iter().flat_map(of_shard).collect();
     found.extend(cluster::findings(page));
+    found.extend(config::findings(page));
     if page.identity.arena_pages == "small" {
         found.push(Finding {
             severity: Severity::Notice,

@@ -2,10 +2,13 @@
 
 pub mod await_fence;
 pub mod cluster;
+pub mod cluster_keys;
+pub mod config;
 pub mod derive;
 pub mod doctor;
 pub mod drain;
 pub mod drill;
+pub mod epochs;
 pub mod http_client;
 pub mod lab;
 pub mod migrate;
@@ -72,6 +75,10 @@ pub enum Command {
     Lab(lab::LabArgs),
     /// Break a cluster of this machine as a plan says, and measure its way back against what was promised
     Drill(drill::DrillArgs),
+    /// Show and change settings of a cluster's nodes while they run, in stages if need be
+    Config(config::ConfigArgs),
+    /// List the epochs of a cluster's nodes, or clean up after a node that will not come back
+    Epochs(epochs::EpochsArgs),
     /// Move a cluster's keys in etcd from another format to this one while its nodes are stopped, or back
     Migrate(migrate::MigrateArgs),
 }
@@ -105,6 +112,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Drill(args) => drill::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Epochs(args) => epochs::run(&args),
         Command::Migrate(args) => migrate::run(&args),
     }
 }

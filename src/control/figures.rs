@@ -9,17 +9,23 @@ use orbitkv_shards::segment_log::OffReason;
 use orbitkv_shards::shard::DeviceStanding;
 use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
-use super::report::{ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport, LendingReport, PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport, SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport};
+use super::report::{
+    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
+    LendingReport, PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport,
+    SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
+};
 use super::{routes, sources};
 use crate::core::report::CoreReport;
 use crate::peers;
 
 /// What an operator reads of a core.
 pub(super) fn shard_report(report: CoreReport) -> ShardReport {
-    let CoreReport { figures, engine, turns, mail, device_peak, file_deleted, peers } = report;
+    let CoreReport { figures, engine, turns, policy_version, mail, device_peak, file_deleted, peers } =
+        report;
     let counters = figures.counters;
     ShardReport {
         shard: figures.shard.0,
+        config_version: policy_version,
         incarnation: figures.incarnation.to_string(),
         residents: PerMedium { dram: counters.dram_residents, ssd: counters.ssd_residents },
         resident_bytes: PerMedium { dram: counters.dram_bytes, ssd: counters.ssd_bytes },

@@ -33,6 +33,7 @@ use super::guard::Guard;
 use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
+use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
 use super::{routes, turns, visibility};
 use crate::peers::SamplesAnswer;
@@ -127,6 +128,9 @@ pub trait NodePort: Clone + Send + Sync + 'static {
 
     /// Its membership; none if it is standalone.
     fn membership(&self) -> Option<Sight>;
+
+    /// The operator's policy; empty if it is standalone.
+    fn config(&self) -> ConfigView;
 }
 
 /// What the API is told at start.
@@ -211,7 +215,7 @@ impl<P: NodePort> Api<P> {
                 continue;
             }
             match MetadataPage::of(identity, phase, sight.as_ref(), reports) {
-                Ok(page) => return Ok(page),
+                Ok(page) => return Ok(MetadataPage { config: self.port.config(), ..page }),
                 Err(MixedIncarnations) => failure = NEW_INCARNATION,
             }
         }

@@ -22,6 +22,7 @@ use super::figures::shard_report;
 use super::http::{NodePort, PortError, ShardFence};
 use super::metadata::{NodeIdentity, Phase};
 use super::owners;
+use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
 use crate::core::mail::{Answer, Incoming, Letter, Mail, NamespacesPage};
 use crate::core::report::CoreReport;
@@ -92,6 +93,7 @@ struct Shared {
     phase: AtomicU8,
     drain: Notify,
     membership: latest::Receiver<Option<Sight>>,
+    config: latest::Receiver<ConfigView>,
     /// None if the node is standalone.
     cluster: Mutex<Option<Cluster>>,
 }
@@ -103,12 +105,14 @@ pub struct CorePort {
 }
 
 impl CorePort {
-    /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone.
+    /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone, and `config` what
+    /// is seen of the operator's policy.
     #[must_use]
     pub(super) fn new(
         mail: Mail,
         identity: NodeIdentity,
         membership: latest::Receiver<Option<Sight>>,
+        config: latest::Receiver<ConfigView>,
         cluster: Option<Cluster>,
     ) -> CorePort {
         let (wake, cores) = (mail.wake().clone(), mail.participants() - 1);
@@ -127,6 +131,7 @@ impl CorePort {
             phase: AtomicU8::new(Phase::Serving as u8),
             drain: Notify::new(),
             membership,
+            config,
             cluster: Mutex::new(cluster),
         };
         CorePort { shared: Arc::new(shared) }
@@ -504,6 +509,10 @@ impl NodePort for CorePort {
     fn membership(&self) -> Option<Sight> {
         self.shared.membership.borrow().clone()
     }
+
+    fn config(&self) -> ConfigView {
+        self.shared.config.borrow().clone()
+    }
 }
 
 #[cfg(test)]
@@ -524,6 +533,16 @@ mod tests {
         }
     }
 
+    fn port(mail: Mail) -> CorePort {
+        CorePort::new(
+            mail,
+            identity(),
+            latest::channel(None).1,
+            latest::channel(ConfigView::default()).1,
+            None,
+        )
+    }
+
     fn commands(core: &mut Mail) -> Vec<(Tag, Command)> {
         let letters = std::iter::from_fn(|| core.receive());
         let commands = letters.filter_map(|incoming| match incoming {
@@ -536,7 +555,7 @@ mod tests {
     #[tokio::test]
     async fn a_sync_that_nobody_waits_for_any_more_gives_its_seat_back() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1, None);
+        let port = port(mails.pop().expect("control"));
         let mut core = mails.pop().expect("the core");
         let timed_out = tokio::time::timeout(Duration::from_millis(1), port.flush_fence()).await;
         assert!(timed_out.is_err());
@@ -554,7 +573,7 @@ mod tests {
     #[tokio::test]
     async fn a_cancel_that_finds_no_room_is_sent_later() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1, None);
+        let port = port(mails.pop().expect("control"));
         let mut core = mails.pop().expect("the core");
         let fill = async {
             while port.tell_all(|| Letter::Drain) {}

@@ -10,8 +10,8 @@ use orbitkv_shards::coverage::CoreCoverage;
 use serde::{Deserialize, Serialize};
 
 use super::routes::{PlanningReport, RouteRow};
-use crate::core::report::{DURATION_BOUNDS_NS, Durations};
 use super::sources::SourceReport;
+use crate::core::report::{DURATION_BOUNDS_NS, Durations};
 
 /// Levels and counters of one shard at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +21,8 @@ pub struct ShardReport {
     pub shard: u16,
     /// Registration life these sequences belong to, as UUID text.
     pub incarnation: String,
+    /// Version of the settings that hold on this core; 0 is what the flags say.
+    pub config_version: u64,
     /// Residents on each medium.
     pub residents: PerMedium,
     /// Payload bytes of the residents on each medium.

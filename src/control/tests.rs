@@ -18,6 +18,7 @@ use super::etcd::{Sight, Traffic};
 use super::http::{BODY_BYTES_MAX, HttpSettings, NodePort, PortError, ShardFence, serve};
 use super::metadata::{NodeIdentity, Phase};
 use super::owners::OwnersPage;
+use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
 use crate::cli::http_client::{ClientError, HttpClient};
 use crate::exit::Exit;
@@ -100,6 +101,10 @@ impl NodePort for FakeNode {
 
     fn phase(&self) -> Phase {
         self.answers.lock().expect("not poisoned").phase
+    }
+
+    fn config(&self) -> ConfigView {
+        ConfigView::default()
     }
 
     fn membership(&self) -> Option<Sight> {

@@ -23,6 +23,7 @@ use crate::peers::{
     LifeLetter, OwnerRow, OwnersPage, PermitLetter, ReadingsAnswer, ReadingsQuestion, SamplesAnswer,
     SamplesQuestion,
 };
+use crate::settings::Policy;
 use crate::turns::recorder::{TurnsAnswer, TurnsQuestion};
 
 /// Letters a lane holds.
@@ -84,6 +85,8 @@ pub enum Letter {
     Samples(SamplesQuestion),
     /// Control wants a page of what this core recorded of its turns.
     Turns(TurnsQuestion),
+    /// Settings that hold from now on, and the number of their version.
+    Policy(Box<(u64, Policy)>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }

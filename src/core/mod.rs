@@ -6,6 +6,7 @@ pub mod device;
 mod errands;
 pub mod mail;
 mod peers;
+mod policy;
 mod reactor;
 pub mod report;
 pub mod sockets;
@@ -186,6 +187,8 @@ pub struct Core {
     units_left: usize,
     life: Life,
     turns: TurnCounters,
+    /// Version of the settings that hold; 0 is what the flags say.
+    policy_version: u64,
 }
 
 impl Core {
@@ -211,6 +214,7 @@ impl Core {
             units_left: 0,
             life: Life::Serving,
             turns: TurnCounters::default(),
+            policy_version: 0,
         };
         core.watch_own()?;
         Ok(core)
@@ -471,6 +475,7 @@ impl Core {
                 let page = Box::new(self.parts.hub.trace.page(&question));
                 self.parts.mail.answer(from, Answer::Turns(question.tag, self.parts.shard.index(), page));
             }
+            Letter::Policy(policy) => self.take_policy(*policy, now),
             Letter::Stop => {
                 self.life = Life::Stopping;
                 self.parts.listener = None;
@@ -517,6 +522,7 @@ impl Core {
             figures: self.parts.shard.figures(),
             engine: self.parts.hub.counters(),
             turns: self.turns,
+            policy_version: self.policy_version,
             mail: self.parts.mail.peaks(),
             device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),

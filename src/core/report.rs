@@ -15,6 +15,8 @@ pub struct CoreReport {
     pub engine: EngineCounters,
     /// Turns and slices.
     pub turns: TurnCounters,
+    /// Version of the settings that hold; 0 is what the flags say.
+    pub policy_version: u64,
     /// The outgoing mail.
     pub mail: Peaks,
     /// Device operations at once, most ever.

@@ -37,9 +37,9 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
+use crate::settings::PeerGuard;
 use crate::turns::What;
 use crate::turns::recorder::Trace;
-use crate::settings::PeerGuard;
 use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};

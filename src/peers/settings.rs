@@ -13,7 +13,8 @@ use orbitkv_shards::membership::RefreshPolicy;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
-use crate::settings::{ClusterSettings, NodeSettings, PeerGuard, PeerRates};
+use super::Peers;
+use crate::settings::{ClusterSettings, NodeSettings, PeerGuard, PeerRates, Policy};
 
 /// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
 /// find no room and are reported as missing coverage.
@@ -160,6 +161,17 @@ fn send_window(most_bytes: u64, egress: Option<Rate>) -> u64 {
     egress.map_or(most_bytes, |rate| {
         rate.bytes_in(SEND_WINDOW_TIME).clamp(SEND_WINDOW_BYTES_MIN.min(most_bytes), most_bytes)
     })
+}
+
+impl Peers {
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, policy: &Policy) {
+        self.publisher.set_coalescing_window(policy.coalesce);
+        let guard = policy.guard.guard.of_core(self.shard.0, self.local.shards);
+        let guard = PeerGuard { guard, ..policy.guard };
+        self.payload.take_policy(guard, policy.routing);
+        self.wake();
+    }
 }
 
 /// What a node may spend on publishing. A node that takes little in at a time has little under way, too.

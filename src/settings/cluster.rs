@@ -181,7 +181,7 @@ fn scope(args: &NodeArgs) -> Result<Scope, SettingsError> {
     })
 }
 
-fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
+pub(super) fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
     let Some(span) = args.coalesce else { return Ok(COALESCE_DEFAULT) };
     if span.0 > COALESCING_WINDOW_MAX {
         let bound = format!("must be at most {}", Span(COALESCING_WINDOW_MAX));
@@ -236,7 +236,7 @@ fn shares_memory(args: &NodeArgs) -> Result<bool, SettingsError> {
     }
 }
 
-fn routing(args: &NodeArgs) -> Mode {
+pub(super) fn routing(args: &NodeArgs) -> Mode {
     match args.route_policy {
         Some(RoutePolicy::Fixed) => Mode::Fixed,
         Some(RoutePolicy::Shadow) => Mode::Shadow,

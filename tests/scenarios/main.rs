@@ -2,6 +2,7 @@
 //! outside through the engine socket and the HTTP API.
 
 mod cluster;
+mod config;
 mod coordinator;
 mod counted;
 mod doctor;

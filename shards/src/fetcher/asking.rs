@@ -145,7 +145,13 @@ impl Fetcher {
 
     /// What goes into one operation: the queue in its order as far as one transport brings it, of one attempt, no
     /// block twice on one medium.
-    fn batch(&self, line: &Line, transport: Transport, attempt: Attempt, now: Moment) -> Vec<(Turn, ExactResidence)> {
+    fn batch(
+        &self,
+        line: &Line,
+        transport: Transport,
+        attempt: Attempt,
+        now: Moment,
+    ) -> Vec<(Turn, ExactResidence)> {
         let (mut core, mut source) = (self.window.in_use_bytes(), line.bytes);
         let (paced_room, mut taken) = (self.paced_room(transport, now), 0);
         let mut background = self.background_bytes;

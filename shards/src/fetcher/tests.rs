@@ -1,12 +1,13 @@
 mod answers;
-mod flow;
 mod background;
+mod flow;
 mod guard;
 mod lines;
 mod model;
 mod modes;
 mod payload;
 mod queue;
+mod retuned;
 mod rig;
 mod shared;
 mod streams;

@@ -83,7 +83,14 @@ pub(super) struct Audit {
 
 impl Audit {
     pub fn new(interval: Option<Duration>) -> Audit {
-        Audit { interval, due: Moment(0), progressed: Moment(0), after: None, reread: None, lost: VecDeque::new() }
+        Audit {
+            interval,
+            due: Moment(0),
+            progressed: Moment(0),
+            after: None,
+            reread: None,
+            lost: VecDeque::new(),
+        }
     }
 
     /// Copies that it uses.
@@ -102,6 +109,14 @@ impl Shard {
     pub(super) fn audit_age(&self) -> Option<Duration> {
         let has_some = self.audit.interval.is_some() && self.counters.ssd_residents > 0 && self.writes_back();
         has_some.then(|| self.heard().since(self.audit.progressed))
+    }
+
+    /// Another pause between two blocks from now on; none reads none again.
+    pub fn set_audit_interval(&mut self, interval: Option<Duration>, now: Moment) {
+        self.audit.interval = interval;
+        if let Some(interval) = interval {
+            self.audit.due = self.audit.due.min(now + interval);
+        }
     }
 
     /// When the next block is to be read again, if there is any.

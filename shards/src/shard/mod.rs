@@ -47,8 +47,8 @@ pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
-pub use stages::{Stage, StageNote};
 pub use prefetch::PrefetchSettings;
+pub use stages::{Stage, StageNote};
 pub use tiers::{Order, OrderKind, TransferId};
 
 /// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies

@@ -313,7 +313,8 @@ impl Shard {
         let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
         let Some(fetched) = self.fetched.victim(VICTIM_SEARCH_ENTRIES, &mut evictable) else { return victim };
         let usage = self.residents.entry(fetched).usage;
-        let sent = FetchedBlock { age: self.heard().since(usage.since), reuses: usage.uses.saturating_sub(1) };
+        let sent =
+            FetchedBlock { age: self.heard().since(usage.since), reuses: usage.uses.saturating_sub(1) };
         match self.settings.retention.leaves(own, sent) {
             Leaves::Own => {
                 self.counters.fetched_kept += 1;

@@ -218,7 +218,8 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         settings: PayloadSettings,
     ) -> Payload {
-        let PayloadSettings { slice_bytes, window_bytes, background_bytes_max, rates, routing, guard } = settings;
+        let PayloadSettings { slice_bytes, window_bytes, background_bytes_max, rates, routing, guard } =
+            settings;
         let PeerGuard { call_budget, guard } = guard;
         let [receive_rate, egress_rate] = rates;
         // No slot is smaller than an extent, and a quarter of the slice is lent at most.
@@ -278,6 +279,12 @@ impl Payload {
     pub fn on_looked(&mut self, looked: &Looked) {
         let released = self.looks.as_mut().map(|looks| looks.release(looked));
         self.unasked.extend(released.unwrap_or_default());
+    }
+
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, PeerGuard { call_budget, guard }: PeerGuard, routing: Mode) {
+        self.fetcher.retune(call_budget, guard);
+        self.planner.set_mode(routing);
     }
 
     /// Whether a connection, or a dial, is one of payload.

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
 use orbitkv_wire::inventory::{FrameError, HEADER_BYTES, OpenRefusal, ResourceSummary};
@@ -406,6 +407,15 @@ impl Publisher {
             return Some(PublisherEffect::Send { connection: id, header: frame.header, body: frame.body });
         }
         None
+    }
+
+    /// How long a change may wait for others from now on, those that wait already included.
+    ///
+    /// # Panics
+    /// If that is longer than [`COALESCING_WINDOW_MAX`].
+    pub fn set_coalescing_window(&mut self, window: Duration) {
+        self.settings.coalescing_window = window;
+        self.settings.assert_consistent();
     }
 
     /// When a turn is due if nothing happens before.

@@ -56,7 +56,19 @@ impl EveryWindow {
         let part_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX) / PARTS;
         assert!(part_ns > 0, "a window of {longest:?}");
         let burst = burst as usize;
-        EveryWindow { percent, burst, part_ns, level: 0, recent: VecDeque::with_capacity(burst), parts: Vec::new() }
+        EveryWindow {
+            percent,
+            burst,
+            part_ns,
+            level: 0,
+            recent: VecDeque::with_capacity(burst),
+            parts: Vec::new(),
+        }
+    }
+
+    /// Another share from now on: a first call counts with the one that holds when it is made.
+    pub const fn set_percent(&mut self, percent: u32) {
+        self.percent = percent;
     }
 
     /// A first call is made.

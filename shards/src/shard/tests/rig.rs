@@ -17,7 +17,8 @@ use orbitkv_wire::identity::{
 
 use super::super::command::{Holder, Media, Resident};
 use super::super::{
-    Command, Counters, DeviceGuardSettings, Key, Order, OrderKind, Outcome, Places, PrefetchSettings, Shard, ShardSettings, Tag,
+    Command, Counters, DeviceGuardSettings, Key, Order, OrderKind, Outcome, Places, PrefetchSettings, Shard,
+    ShardSettings, Tag,
 };
 use crate::inventory::publisher::Residences;
 use crate::journal::{Interval, JournalSettings, Record};

@@ -66,6 +66,25 @@ fn a_flush_a_sync_or_a_full_delta_does_not_wait() {
 }
 
 #[test]
+fn another_window_is_that_of_changes_that_wait_already() {
+    for (before, after) in [(5, 1), (1, 5), (5, 0)] {
+        let settings = PublisherSettings { coalescing_window: MS * before, ..small() };
+        let (mut rig, id) = following(settings, &Scope::All);
+        rig.shard.put(1, 1, Medium::Dram);
+        rig.settle();
+        rig.publisher.set_coalescing_window(MS * after);
+        if after > 0 {
+            rig.pass(MS * after - Duration::from_micros(1));
+            assert_eq!(rig.watermark(id), Some(0), "{before} ms, then {after} ms");
+            rig.pass(Duration::from_micros(1));
+        }
+        rig.settle();
+        assert_eq!(rig.watermark(id), Some(1));
+        assert_eq!(rig.publisher.figures().intentional_wait_max, MS * after);
+    }
+}
+
+#[test]
 fn a_window_beyond_five_milliseconds_is_refused() {
     let journal = ample().journal;
     let refused = PublisherSettings::of_node(&NodeBounds::default(), 1, journal, MS * 6);
