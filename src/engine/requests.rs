@@ -591,11 +591,10 @@ fn everywhere(shards: u16, mut command: impl FnMut() -> Command) -> Parts {
 }
 
 fn evict_keys(namespace: &NamespaceDigest, records: Records<'_, KeyRecord>) -> Result<Vec<Key>, Refused> {
-    let mut keys = Vec::with_capacity(records.len());
-    for (index, record) in (0u32..).zip(records.iter()) {
+    let keys = (0u32..).zip(records.iter()).map(|(index, record)| {
         let record = record?;
         let (group, block) = (GroupId(record.group), BlockHash(record.block));
-        keys.push(Key { index, namespace: 0, group, block, hash: key_hash(namespace, group, &block) });
-    }
-    Ok(keys)
+        Ok(Key { index, namespace: 0, group, block, hash: key_hash(namespace, group, &block) })
+    });
+    keys.collect()
 }

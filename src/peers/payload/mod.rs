@@ -12,6 +12,7 @@ mod fetching;
 mod lending;
 mod lent_stream;
 mod planning;
+mod settings;
 mod sharing;
 mod sockets;
 
@@ -23,9 +24,7 @@ use std::time::Duration;
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
-use orbitkv_shards::fetcher::{
-    self, BreakerStanding, DialId, Fetcher, FetcherFigures, FetcherSettings, SourceStanding,
-};
+use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, SourceStanding};
 use orbitkv_shards::flow::egress::{Egress, EgressFigures};
 use orbitkv_shards::flow::pacing::Rate;
 use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection, StreamAt};
@@ -37,26 +36,23 @@ use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, Ro
 use orbitkv_shards::resilience::signature;
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
 use orbitkv_wire::inventory::{Requester, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
 use super::looks::LooksFirst;
-use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
 use crate::settings::PeerGuard;
 use fetching::FetchStream;
 use lent_stream::LentStream;
 use sharing::Reading;
 
+pub(super) use settings::PayloadSettings;
+
 pub use sockets::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, bind as bind_peer_socket, socket_path};
 
 /// Bytes of payload streams that a turn reads: with their checksum some 40 µs of it.
 const READ_BYTES_PER_TURN: usize = 128 * 1024;
-
-/// Share of the arena that is lent at most; the room's own bound is the same (chapter 3.2).
-const LENT_SHARE: u64 = 4;
 
 /// How often dials and operations that wait for the endpoint look again.
 const WAITING_LOOK: Duration = Duration::from_millis(5);
@@ -118,23 +114,6 @@ enum Link {
 struct Control {
     stream: Option<StreamId>,
     unsent: VecDeque<Vec<u8>>,
-}
-
-/// Bounds of a core's payload.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PayloadSettings {
-    /// Its slice of the arena in bytes.
-    pub slice_bytes: u64,
-    /// Payload bytes that are asked for and may still come.
-    pub window_bytes: u64,
-    /// As much of what nobody waits for.
-    pub background_bytes_max: u64,
-    /// Payload bytes a second that are asked for over the network, and that are sent, if a rate bounds them.
-    pub rates: [Option<Rate>; 2],
-    /// How it is chosen who is asked.
-    pub routing: Mode,
-    /// How peers that fail are treated.
-    pub guard: PeerGuard,
 }
 
 /// Payload connections of one core.
@@ -218,33 +197,17 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         settings: PayloadSettings,
     ) -> Payload {
-        let PayloadSettings { slice_bytes, window_bytes, background_bytes_max, rates, routing, guard } =
-            settings;
-        let PeerGuard { call_budget, guard } = guard;
-        let [receive_rate, egress_rate] = rates;
-        // No slot is smaller than an extent, and a quarter of the slice is lent at most.
-        let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
-        let settings = FetcherSettings {
-            // As many as have room at once; a source that is needed more takes the place of an idle one.
-            connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
-            bytes_max: window_bytes,
-            source_bytes_max: window_bytes / 2,
-            rate: receive_rate,
-            background_bytes_max,
-            stall_wait: call_budget,
-            guard,
-            ..FetcherSettings::default()
-        };
+        let [_, egress_rate] = settings.rates;
         Payload {
             shard,
-            loans: Payloads::new(arena.clone(), loans_max),
+            loans: Payloads::new(arena.clone(), settings.loans_max()),
             arena,
-            slice_bytes,
+            slice_bytes: settings.slice_bytes,
             egress_rate,
             grants: None,
             egress: Egress::new(egress_rate),
-            fetcher: Fetcher::new(settings, entropy::random_u64()),
-            planner: Planner::new(PlannerSettings { mode: routing, ..PlannerSettings::default() }),
+            fetcher: Fetcher::new(settings.fetcher(), entropy::random_u64()),
+            planner: Planner::new(PlannerSettings { mode: settings.routing, ..PlannerSettings::default() }),
             links: HashMap::new(),
             made: 0,
             lending: HashMap::new(),
