@@ -136,6 +136,10 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
     }
 }
 
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn millis(duration: Duration) -> u64 {
     duration.as_millis() as u64
 }
@@ -171,7 +175,6 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
     });
     let refused = publisher.refusals.iter().map(|(cause, count)| (format!("{cause:?}"), *count));
     let resets = subscriber.resets.iter().map(|(cause, count)| (format!("{cause:?}"), *count));
-    let micros = |duration: std::time::Duration| duration.as_micros() as u64;
     PeersReport {
         sessions_served: report.sessions_served as u64,
         sessions_following: publishing.following as u64,

@@ -220,10 +220,10 @@ impl Shard {
         if known_bytes > bounds.bytes_max {
             return PrefetchOutcome::NoRoom;
         }
+        let horizon = until.since(self.heard());
         let ahead = &mut self.prefetches;
         ahead.made += 1;
         let number = ahead.made;
-        let horizon = until.since(self.heard());
         let (connections, stage) = (vec![connection], Stage::Waiting);
         let wish = Wish { key, hash, connections, until, horizon, slot_bytes, stage };
         ahead.wishes.insert(number, wish);

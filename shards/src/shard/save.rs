@@ -192,9 +192,10 @@ impl Shard {
         let (hash, bytes) = (entry.hash, entry.bytes);
         let is_weighed = self.settings.retention == Retention::Weigh && entry.provenance == Provenance::Peer;
         let sequence = self.put(id, Medium::Dram);
+        let now = self.heard();
         let entry = self.residents.entry_mut(id);
         entry.dram = Dram::Resident { copy, sequence };
-        entry.usage = Usage::new(self.heard());
+        entry.usage = Usage::new(now);
         self.policy.insert(id, hash);
         if is_weighed {
             self.fetched.insert(id, hash);
@@ -209,10 +210,11 @@ impl Shard {
     }
 
     pub(super) fn touch(&mut self, id: EntryId) {
+        let now = self.heard();
         let entry = self.residents.entry_mut(id);
         entry.hot = true;
         if matches!(entry.dram, Dram::Resident { .. }) {
-            entry.usage.last = self.heard();
+            entry.usage.last = now;
             self.policy.touch(id);
             if self.fetched.contains(id) {
                 self.fetched.touch(id);
