@@ -114,7 +114,8 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
              were too slow",
             ssd.read_errors, ssd.write_backs_failed
         );
-        let why = "blocks on it come from peers or are misses, and no write-back is begun until it answers again";
+        let why =
+            "blocks on it come from peers or are misses, and no write-back is begun until it answers again";
         let remedy = "look at the kernel's log for the device of --data-dir; if it is slow by nature, raise \
                       --ssd-read-budget or lower --ssd-depth";
         add(Severity::Fault, "ssd-left-alone", what, why, remedy);

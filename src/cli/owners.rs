@@ -26,7 +26,8 @@ pub struct OwnersArgs {
 
 /// A line for each owner stream, and where the next page begins.
 fn table(page: &OwnersPage) -> String {
-    let mut table = Table::new(["owner", "shard", "core", "state", "applied", "head", "rows", "age", "calls", "note"]);
+    let mut table =
+        Table::new(["owner", "shard", "core", "state", "applied", "head", "rows", "age", "calls", "note"]);
     for owner in &page.owners {
         let note = match (owner.installed, owner.misfit) {
             (true, _) => "",

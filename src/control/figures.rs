@@ -9,8 +9,8 @@ use orbitkv_shards::shard::DeviceStanding;
 use orbitkv_wire::inventory::Kind;
 
 use super::report::{
-    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport, LendingReport,
-    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport,
+    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
+    LendingReport, PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport,
     SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
 use super::{routes, sources};

@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::metadata::{Membership, MetadataPage, Phase};
-use super::sources;
 use super::report::{HandshakesReport, PeersReport, ShardReport, SsdState};
+use super::sources;
 
 /// Content type of [`render`]'s text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -126,14 +126,16 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_write_backs", "Write-backs ended", |r| {
         by("kind", [("done", r.ssd.write_backs_done), ("failed", r.ssd.write_backs_failed)])
     }),
-    level("orbitkv_ssd_breaker", "Whether the SSD is used: 0 it is, 1 one operation tries it, 2 it is left alone", |r| {
-        match r.ssd.breaker.state.as_str() {
+    level(
+        "orbitkv_ssd_breaker",
+        "Whether the SSD is used: 0 it is, 1 one operation tries it, 2 it is left alone",
+        |r| match r.ssd.breaker.state.as_str() {
             "" => Values::new(),
             "closed" => one(0),
             "half-open" => one(1),
             _ => one(2),
-        }
-    }),
+        },
+    ),
     counter("orbitkv_ssd_breaker_events", "What came of an SSD that fails or is too slow", |r| {
         let breaker = &r.ssd.breaker;
         by(
@@ -156,14 +158,18 @@ const METRICS: &[Metric] = &[
         "Blocks on SSD read again to see whether they are what was written",
         |r| one(r.ssd.audited),
     ),
-    level("orbitkv_job_progress_age_ms", "Milliseconds without progress of a background job that has something to do", |r| {
-        let jobs = [
-            ("audit", r.jobs.audit_age_ms),
-            ("reclaim", r.jobs.reclaim_age_ms),
-            ("bootstrap", r.jobs.bootstrap_age_ms),
-        ];
-        jobs.into_iter().filter_map(|(job, age)| Some((Some(("job", job)), age?))).collect()
-    }),
+    level(
+        "orbitkv_job_progress_age_ms",
+        "Milliseconds without progress of a background job that has something to do",
+        |r| {
+            let jobs = [
+                ("audit", r.jobs.audit_age_ms),
+                ("reclaim", r.jobs.reclaim_age_ms),
+                ("bootstrap", r.jobs.bootstrap_age_ms),
+            ];
+            jobs.into_iter().filter_map(|(job, age)| Some((Some(("job", job)), age?))).collect()
+        },
+    ),
     counter("orbitkv_lost_writes", "Accepted residences that nobody ended and that are not there", |r| {
         one(r.ssd.lost_writes)
     }),

@@ -43,7 +43,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 39] = [
+const STABLE: [&str; 43] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -162,8 +162,16 @@ fn refusals_name_setting_value_bound_and_remedy() {
         (&["--ssd", "1gib"], 2, &["--ssd 1gib", "directory", "--data-dir DIR"]),
         (&["--ssd-depth", "0"], 2, &["--ssd-depth 0", "1 to 1024 requests", "use --ssd-depth 1"]),
         (&["--ssd-breaker", "101"], 2, &["--ssd-breaker 101", "0 to 100 percent", "--ssd-breaker 50"]),
-        (&["--ssd-breaker-pause", "61s"], 2, &["--ssd-breaker-pause", "10ms to 60s", "--ssd-breaker-pause 1s"]),
-        (&["--ssd-read-budget", "9ms"], 2, &["--ssd-read-budget 9ms", "10ms to 60s", "use --ssd-read-budget 2s"]),
+        (
+            &["--ssd-breaker-pause", "61s"],
+            2,
+            &["--ssd-breaker-pause", "10ms to 60s", "--ssd-breaker-pause 1s"],
+        ),
+        (
+            &["--ssd-read-budget", "9ms"],
+            2,
+            &["--ssd-read-budget 9ms", "10ms to 60s", "use --ssd-read-budget 2s"],
+        ),
         (&["--audit", "9ms"], 2, &["--audit 9ms", "at least 10ms", "use --audit 1s"]),
         (&["--ssd-depth", "1025"], 2, &["--ssd-depth 1025", "1 to 1024", "use --ssd-depth 1024"]),
         (&["--journal", "1k"], 2, &["--journal 1kib", "at least 1mib", "raise --journal to 1mib"]),
@@ -283,9 +291,8 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
-            "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause" | "ssd-read-budget" => {
-                "\"1ms\""
-            }
+            "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause"
+            | "ssd-read-budget" => "\"1ms\"",
             "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",

@@ -9,8 +9,8 @@ use orbitkv_native::quic::{ConnectionId, Loss, NodeKey, Priority, Purpose};
 use orbitkv_wire::identity::{GroupId, NamespaceDigest, Sequence, ShardIndex};
 use orbitkv_wire::membership::MemberRecord;
 use orbitkv_wire::payload::{
-    Answer, Attempt, Authorize, Binding, ExactResidence, FromRequester, FromSource, OperationId, Refusal, StopCause,
-    Transport, append_authorize, append_from_requester,
+    Answer, Attempt, Authorize, Binding, ExactResidence, FromRequester, FromSource, OperationId, Refusal,
+    StopCause, Transport, append_authorize, append_from_requester,
 };
 
 use crate::harness::etcd::free_port;

@@ -103,7 +103,8 @@ impl Series {
     /// The most that was asked between any two looks, over what was asked for the first time. In a window of few first
     /// asks the burst counts as the share of [`WINDOW_FIRST_ASKS`] of them.
     pub fn worst_window(&self) -> f64 {
-        let windows = self.0.iter().enumerate().flat_map(|(at, from)| self.0[at..].iter().map(move |to| (from, to)));
+        let windows =
+            self.0.iter().enumerate().flat_map(|(at, from)| self.0[at..].iter().map(move |to| (from, to)));
         let of = |(from, to): (&(u64, u64), &(u64, u64))| {
             1.0 + (to.1 - from.1) as f64 / (to.0 - from.0).max(WINDOW_FIRST_ASKS) as f64
         };
@@ -294,7 +295,11 @@ mod tests {
         };
         assert_eq!(of(&[]), 1.0);
         assert_eq!(of(&[(0, 0), (5_000, 0), (5_100, 64)]), 1.1, "the burst");
-        assert_eq!(of(&[(0, 0), (9_000, 0), (10_000, 200), (20_000, 200)]), 1.2, "busy seconds pay for no others");
+        assert_eq!(
+            of(&[(0, 0), (9_000, 0), (10_000, 200), (20_000, 200)]),
+            1.2,
+            "busy seconds pay for no others"
+        );
         assert_eq!(of(&[(0, 0), (1_000, 100), (2_000, 200)]), 1.1);
     }
 

@@ -31,7 +31,10 @@ const UNUSED: &[(&str, &str)] = &[
     ("throttle and shed", "no namespace has a rate; pools refuse whatever comes, without classes"),
     ("failover", "no preferred source: candidates are in a fixed order for each block"),
     ("health", "/health and /ready look at the process and its cores; no canary is written"),
-    ("degradation", "a Query tells prefix, coverage and age of its hints as it is, and old hints rank last; without a switch"),
+    (
+        "degradation",
+        "a Query tells prefix, coverage and age of its hints as it is, and old hints rank last; without a switch",
+    ),
     ("objectives", "a command, `orbitkv drill --objectives`; nothing a node asks"),
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
     ("zones", "among routes that are alike those of the same zone go first; without a switch"),

@@ -78,7 +78,13 @@ impl Fetcher {
 
     /// What goes into one operation: the queue in its order as far as one transport brings it, of one attempt, no
     /// block twice on one medium.
-    fn batch(&self, line: &Line, transport: Transport, attempt: Attempt, now: Moment) -> Vec<(Turn, ExactResidence)> {
+    fn batch(
+        &self,
+        line: &Line,
+        transport: Transport,
+        attempt: Attempt,
+        now: Moment,
+    ) -> Vec<(Turn, ExactResidence)> {
         let (mut core, mut source) = (self.bytes_outstanding, line.bytes);
         let mut named = BTreeSet::new();
         let mut batch = Vec::new();

@@ -95,9 +95,7 @@ pub(super) enum Fate {
     /// Nothing came for the budget of a call, or nobody answered a dial.
     Silent,
     /// Whoever wanted it wants it no more, and nothing that was read has come of it since then.
-    GivenUp {
-        quiet_since: Moment,
-    },
+    GivenUp { quiet_since: Moment },
     /// It ended for reasons of ours.
     Ours,
 }

@@ -52,7 +52,8 @@ mod tests {
         let expected: Vec<_> = [[young, Some(Duration::ZERO)], [None, old]]
             .into_iter()
             .flat_map(|ages| {
-                let places = [(Medium::Dram, near), (Medium::Dram, far), (Medium::Ssd, near), (Medium::Ssd, far)];
+                let places =
+                    [(Medium::Dram, near), (Medium::Dram, far), (Medium::Ssd, near), (Medium::Ssd, far)];
                 places.into_iter().flat_map(move |(medium, at)| ages.map(|age| (age, medium, at)))
             })
             .collect();

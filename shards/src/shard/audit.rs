@@ -83,7 +83,14 @@ pub(super) struct Audit {
 
 impl Audit {
     pub fn new(interval: Option<Duration>) -> Audit {
-        Audit { interval, due: Moment(0), progressed: Moment(0), after: None, reread: None, lost: VecDeque::new() }
+        Audit {
+            interval,
+            due: Moment(0),
+            progressed: Moment(0),
+            after: None,
+            reread: None,
+            lost: VecDeque::new(),
+        }
     }
 
     /// Copies that it uses.

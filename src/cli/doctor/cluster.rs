@@ -239,7 +239,9 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
     for (mode, words, why, remedy) in MODES {
         // Who is left alone is told above.
         let is_asked = |source: &&SourceReport| {
-            let same = |breaker: &&BreakerReport| (&breaker.node_id, breaker.shard) == (&source.node_id, source.shard);
+            let same = |breaker: &&BreakerReport| {
+                (&breaker.node_id, breaker.shard) == (&source.node_id, source.shard)
+            };
             peers.breakers.iter().find(same).is_none_or(|breaker| breaker.state == "closed")
         };
         let those = peers.sources.iter().filter(|source| source.mode == mode).filter(is_asked);
@@ -435,8 +437,7 @@ mod tests {
             (shard.arena.capacity_bytes, shard.arena.pinned_bytes) = (3_000, pinned);
             shard.arena.reserved_bytes = reserved;
             let members = zones.iter().map(|zone| member(zone)).collect();
-            let membership =
-                Membership { validity: "member".to_owned(), members, ..Membership::default() };
+            let membership = Membership { validity: "member".to_owned(), members, ..Membership::default() };
             MetadataPage { membership, shards: vec![shard], ..MetadataPage::default() }
         };
         let of = |zones: &[&str], pinned, reserved| names(&findings(&page(zones, pinned, reserved)));

@@ -151,7 +151,9 @@ impl Stream {
     pub fn bootstrap_age(&self, page_wait: Duration, now: Moment) -> Option<Duration> {
         let lacking = now.since(self.lacking_since?);
         let page = match self.session().map(|session| &session.phase) {
-            Some(Phase::Bootstrapping(Bootstrap::Staging(staging))) => (now + page_wait).since(staging.page_due),
+            Some(Phase::Bootstrapping(Bootstrap::Staging(staging))) => {
+                (now + page_wait).since(staging.page_due)
+            }
             _ => lacking,
         };
         Some(page.min(lacking))

@@ -56,7 +56,14 @@ impl EveryWindow {
         let part_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX) / PARTS;
         assert!(part_ns > 0, "a window of {longest:?}");
         let burst = burst as usize;
-        EveryWindow { percent, burst, part_ns, level: 0, recent: VecDeque::with_capacity(burst), parts: Vec::new() }
+        EveryWindow {
+            percent,
+            burst,
+            part_ns,
+            level: 0,
+            recent: VecDeque::with_capacity(burst),
+            parts: Vec::new(),
+        }
     }
 
     /// A first call is made.

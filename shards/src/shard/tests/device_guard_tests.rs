@@ -217,7 +217,10 @@ fn saves_are_not_accepted_rather_than_accepted_and_lost() {
     probe(&mut rig, OrderKind::Write);
     rig.complete(0, Fault::None);
     rig.settle();
-    assert!(accepted.iter().all(|&number| rig.place(number) != Place::None), "each came to SSD or is in DRAM");
+    assert!(
+        accepted.iter().all(|&number| rig.place(number) != Place::None),
+        "each came to SSD or is in DRAM"
+    );
     assert_eq!(rig.reserve(1, 99, large).outcome, 0);
 }
 
@@ -432,7 +435,9 @@ impl Model {
 
     fn look(&mut self, now: Moment) {
         let late: Vec<TransferId> = (self.out.iter())
-            .filter(|(_, out)| out.kind == OrderKind::Read && !out.is_judged && now.since(out.since) >= BUDGET)
+            .filter(|(_, out)| {
+                out.kind == OrderKind::Read && !out.is_judged && now.since(out.since) >= BUDGET
+            })
             .map(|(id, _)| *id)
             .collect();
         for id in late {
@@ -486,7 +491,11 @@ fn live(seed: u64) -> (u64, u64) {
                 tokens += 1;
                 let tag = rig.submit_acquire(holder(tokens, 1, 1), &[number]);
                 if is_on_ssd && !admits && !waits_already(&rig, number) {
-                    assert_eq!(outcomes(&mut rig, tag), [BlockOutcome::Missing as u8], "nothing waits for it");
+                    assert_eq!(
+                        outcomes(&mut rig, tag),
+                        [BlockOutcome::Missing as u8],
+                        "nothing waits for it"
+                    );
                     rig.release(tokens, 1);
                 } else if is_on_ssd && model.until.is_none() {
                     start_all(&mut rig, &mut model);
