@@ -9,6 +9,7 @@ mod doubts;
 mod drill;
 mod engine;
 mod faults;
+mod guards;
 mod harness;
 mod identity;
 mod local_cluster;
