@@ -4,6 +4,7 @@
 //! `/metrics` shows, so that both always agree, and in a cluster of the owner streams.
 
 mod cluster;
+mod config;
 
 use std::process::ExitCode;
 
@@ -227,6 +228,7 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
 pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     let mut found: Vec<Finding> = page.shards.iter().flat_map(of_shard).collect();
     found.extend(cluster::findings(page));
+    found.extend(config::findings(page));
     if page.identity.arena_pages == "small" {
         found.push(Finding {
             severity: Severity::Notice,

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use orbitkv_shards::fetcher::BreakerStanding;
+use orbitkv_shards::flow::egress::Urgency;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
 use orbitkv_shards::shard::DeviceStanding;
-use orbitkv_wire::inventory::Kind;
+use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
-    LendingReport, PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport,
-    SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
+    LendingReport, PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport,
+    SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
 use super::{routes, sources};
 use crate::core::report::CoreReport;
@@ -19,10 +20,12 @@ use crate::peers;
 
 /// What an operator reads of a core.
 pub(super) fn shard_report(report: CoreReport) -> ShardReport {
-    let CoreReport { figures, engine, turns, mail, device_peak, file_deleted, peers } = report;
+    let CoreReport { figures, engine, turns, policy_version, mail, device_peak, file_deleted, peers } =
+        report;
     let counters = figures.counters;
     ShardReport {
         shard: figures.shard.0,
+        config_version: policy_version,
         incarnation: figures.incarnation.to_string(),
         residents: PerMedium { dram: counters.dram_residents, ssd: counters.ssd_residents },
         resident_bytes: PerMedium { dram: counters.dram_bytes, ssd: counters.ssd_bytes },
@@ -91,6 +94,27 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
                 being_saved: counters.saves_being_saved,
                 draining: counters.saves_draining,
             },
+            prefetch: PrefetchReport {
+                taken: counters.prefetch_taken,
+                arrived: counters.prefetch_arrived,
+                met: counters.prefetch_met,
+                missing: counters.prefetch_missing,
+                no_room: counters.prefetch_no_room,
+                expired: counters.prefetch_expired,
+                cancelled: counters.prefetch_cancelled,
+                yielded: counters.prefetch_yielded,
+                failed: counters.prefetch_failed,
+                refused: counters.prefetch_full + counters.prefetch_refused_room,
+                used: counters.prefetch_used,
+                unused: counters.prefetch_unused,
+                bytes: figures.prefetch_bytes,
+                waiting: figures.prefetch_waiting,
+            },
+            retention: RetentionReport {
+                reused: counters.fetched_reused,
+                kept: counters.fetched_kept,
+                dropped: counters.fetched_dropped,
+            },
         },
         queue_peaks: QueuePeaks {
             connection_requests: engine.requests_in_flight_peak,
@@ -100,7 +124,13 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             mail_requests: mail.requests,
             mail_replies: mail.answers,
         },
-        turns: TurnReport { turns: turns.turns, stalls: turns.stalls, slice_ns_max: turns.ns_max },
+        turns: TurnReport {
+            turns: turns.turns,
+            stalls: turns.stalls,
+            slice_ns_max: turns.ns_max,
+            whole: turns.whole.into(),
+            peers: turns.peers.into(),
+        },
         coverage: peers.as_ref().map(|peers| peers.coverage),
         peers: peers.map(|peers| peers_report(&peers)),
     }
@@ -166,6 +196,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         changes_applied: subscriber.changes_applied,
         changes_staged: subscriber.changes_staged,
         sessions_opened: subscriber.sessions_opened,
+        sessions_superseded: subscriber.refusals.get(&OpenRefusal::WrongSource).copied().unwrap_or(0),
         sessions_lost: subscriber.sessions_lost,
         sessions_resumed: subscriber.resumed,
         snapshots_installed: subscriber.snapshots_installed,
@@ -223,6 +254,14 @@ fn lending(report: &peers::PayloadReport) -> LendingReport {
         expired: grants.expired,
         cancelled: grants.cancelled,
         cut_off: grants.cut_off,
+        egress_rate: report.egress.rate,
+        egress_bytes: report.egress.sent_bytes,
+        egress_waiting_bytes: report.egress.waiting_bytes,
+        egress_paced_us: micros(report.egress.paced),
+        egress_aged: report.egress.aged,
+        egress_refused_urgent: grants.busy_for_egress[Urgency::Urgent as usize],
+        egress_refused_soon: grants.busy_for_egress[Urgency::Soon as usize],
+        egress_refused_later: grants.busy_for_egress[Urgency::Later as usize],
     }
 }
 
@@ -249,6 +288,7 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         lease_expired: fetcher.lease_expired,
         dials_failed: fetcher.dials_failed,
         violations: fetcher.violations,
+        operations: fetcher.operations,
         first_asks: fetcher.first_asks,
         extra_asks: fetcher.extra_asks,
         extra_asks_refused: fetcher.extra_asks_refused,
@@ -257,6 +297,9 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         breaker_opens: fetcher.breaker_opens,
         breaker_probes: fetcher.breaker_probes,
         breaker_refusals: fetcher.breaker_refusals,
+        queued_bytes: fetcher.bytes_queued,
+        draining_bytes: fetcher.bytes_draining,
+        paced_us: micros(fetcher.paced),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser};
 use orbitkv_shards::fetcher::GuardSettings;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::retention::Retention;
 use orbitkv_wire::scope::Scope;
 
 use super::*;
@@ -43,7 +44,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 43] = [
+const STABLE: [&str; 46] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -79,6 +80,7 @@ const STABLE: [&str; 43] = [
     "ssd-backend",
     "ssd-depth",
     "audit",
+    "trace-turns",
     "ssd-breaker",
     "ssd-breaker-pause",
     "ssd-read-budget",
@@ -86,6 +88,8 @@ const STABLE: [&str; 43] = [
     "http-token-file",
     "engine-uid",
     "receive-budget",
+    "receive-rate",
+    "egress-rate",
     "config",
 ];
 
@@ -113,6 +117,11 @@ fn defaults_on_two_cores() {
     assert_eq!((settings.http.to_string().as_str(), settings.idle), ("127.0.0.1:7070", Idle::Park));
     assert_eq!(settings.audit_interval, Some(Duration::from_secs(1)));
     assert_eq!(resolve(&["--audit", "0s"], 2).expect("none").audit_interval, None);
+    let traces = |flags: &[&str]| resolve(flags, 2).expect("settings").trace_turns;
+    assert_eq!(
+        (traces(&[]), traces(&["--trace-turns"]), traces(&["--trace-turns", "false"])),
+        (false, true, false)
+    );
     assert_eq!(settings.device_guard, DeviceGuardSettings::default());
     assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
     let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
@@ -237,6 +246,27 @@ fn routes_are_chosen_in_shadow_unless_told_otherwise() {
 }
 
 #[test]
+fn blocks_of_peers_are_weighed_unless_told_otherwise() {
+    let with = |policy: &[&str]| resolve(&[&CLUSTER[..], policy].concat(), 2);
+    let retention = |policy: &[&str]| with(policy).expect("legal").cluster.expect("a member").retention;
+    assert_eq!(retention(&[]), Retention::Weigh);
+    for (text, policy) in [("keep", Retention::Keep), ("weigh", Retention::Weigh), ("drop", Retention::Drop)]
+    {
+        assert_eq!(retention(&["--retention", text]), policy);
+    }
+    let alone = refusal(&["--retention", "keep"], 2);
+    assert!(alone.contains("--retention keep") && alone.contains("standalone"), "{alone}");
+}
+
+#[test]
+fn announcements_have_a_share_of_memory_that_leaves_most_of_it_to_others() {
+    let percent = |flags: &[&str]| resolve(flags, 2).expect("legal").prefetch_percent;
+    assert_eq!((percent(&[]), percent(&["--prefetch", "0"]), percent(&["--prefetch", "50"])), (25, 0, 50));
+    let text = refusal(&["--prefetch", "51"], 2);
+    assert!(text.contains("--prefetch 51") && text.contains("must be 0 to 50"), "{text}");
+}
+
+#[test]
 fn transports_are_quic_with_or_without_shared_memory() {
     let with = |transports: &[&str]| resolve(&[&CLUSTER[..], transports].concat(), 2);
     let shares =
@@ -291,6 +321,7 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
+            "receive-rate" | "egress-rate" => "\"64mib\"",
             "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause"
             | "ssd-read-budget" => "\"1ms\"",
             "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
@@ -300,7 +331,7 @@ fn every_setting_can_come_from_a_file() {
             "ssd-backend" => "\"glommio\"",
             "arena-pages" => "\"thp\"",
             "route-policy" => "\"shadow\"",
-            "metadata-empty-scope" => "true",
+            "metadata-empty-scope" | "trace-turns" => "true",
             "http" => "\"off\"",
             _ => "\"a\"",
         };
@@ -388,7 +419,11 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--transports", "quic"], &["--transports quic", "standalone"]),
         (&["--breaker", "0"], &["--breaker 0", "standalone"]),
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
+        (&["--receive-rate", "8mib"], &["--receive-rate 8mib", "standalone"]),
+        (&["--egress-rate", "0"], &["--egress-rate 0", "standalone"]),
         (&["--visibility-samples", "9"], &["--visibility-samples 9", "standalone"]),
+        (&["--refresh-policy", "redirect"], &["--refresh-policy redirect", "standalone"]),
+        (&["--watch-lag", "1s"], &["--watch-lag 1s", "standalone"]),
         (&["--etcd", "http://a:1"], &["--etcd", "add --cluster NAME"]),
         (&["--etcd", "http://a:1", "--cluster", "c"], &["--etcd", "add --peer-addr"]),
         (&CLUSTER[..6], &["--etcd", "its key and its last epoch", "add --data-dir DIR"]),
@@ -427,8 +462,11 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--retry-burst", "1025"], &["--retry-burst 1025", "0 to 1024 blocks", "--retry-burst 64"]),
         (&["--retry-percent", "200"], &["--retry-percent 200", "0 to 100 percent", "--retry-percent 10"]),
         (&["--visibility-samples", "65537"], &["--visibility-samples 65537", "at most 65536"]),
+        (&["--watch-lag", "601s"], &["--watch-lag 601s", "at most 600s"]),
         (&["--index-budget", "1kib"], &["--index-budget 1kib", "at least 1mib"]),
         (&["--receive-budget", "4mib", "--shards", "2"], &["--receive-budget", "16mib for 2 shards"]),
+        (&["--egress-rate", "10kib"], &["--egress-rate 10kib", "at least 64kib", "raise --egress-rate"]),
+        (&["--receive-rate", "64kib", "--shards", "2"], &["--receive-rate", "128kib for 2 shards"]),
         (&["--metadata-namespace", "llama"], &["--metadata-namespace llama", "64 lowercase hex"]),
         (
             &["--metadata-namespace", "llama", "--metadata-empty-scope"],

@@ -81,7 +81,10 @@ fn the_same_zone_is_asked_first_and_the_other_hears_that_it_is_the_second() {
             assert!(said.code == Some(0) && said.stdout.contains("slow-or-cut"), "{said:#?}");
         }
         let (_, names, words) = doctor(&zoned.reader);
-        assert!(names.iter().any(|name| ["peer-left-alone", "peer-untried"].contains(&name.as_str())), "{words}");
+        assert!(
+            names.iter().any(|name| ["peer-left-alone", "peer-untried"].contains(&name.as_str())),
+            "{words}"
+        );
         let metrics = http_text(zoned.reader.http(), "/metrics");
         let mode = format!("orbitkv_peer_mode{{shard=\"0\",peer=\"{near}/0\"}} 3");
         assert!(metrics.contains(&mode), "{metrics}");

@@ -7,7 +7,7 @@
 
 mod figures;
 mod rows;
-mod stage;
+pub mod stage;
 
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
     ("zones", "among routes that are alike those of the same zone go first; without a switch"),
     ("drill", "a command, `orbitkv drill`; nothing a node asks"),
-    ("configuration", "settings are read at the start"),
+    ("configuration", "it is for operators: a record that nodes follow, under no load"),
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",

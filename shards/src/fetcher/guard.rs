@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use orbitkv_wire::inventory::SourceStream;
 
-use super::Fetcher;
 use super::effect::FetcherEffect;
 use super::operation::Operation;
 use super::order::{Fetch, Place};
+use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::resilience::breaker::{
     self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS_MAX,
@@ -88,6 +88,12 @@ impl GuardSettings {
     pub(super) fn assert_valid(&self) {
         assert!(self.failed_percent <= 100, "a percentage");
         assert!((1..=WINDOW_CALLS_MAX).contains(&self.window_calls), "a window of calls");
+    }
+
+    /// When a breaker opens; none if there are no breakers.
+    fn rule(&self) -> Option<Rule> {
+        let threshold = f64::from(self.failed_percent) / 100.0;
+        (self.failed_percent > 0).then_some(Rule::Share { window_calls: self.window_calls, threshold })
     }
 }
 
@@ -171,15 +177,25 @@ impl Guard {
 
     /// A call without a probe goes out; nothing if there are no breakers.
     fn call(&mut self, source: SourceStream, now: Moment) -> Option<Ticket> {
-        let GuardSettings { failed_percent, window_calls, open_for, .. } = self.settings;
-        if failed_percent == 0 {
-            return None;
-        }
-        let rule = Rule::Share { window_calls, threshold: f64::from(failed_percent) / 100.0 };
+        let (rule, open_for) = (self.settings.rule()?, self.settings.open_for);
         match self.breakers.entry(source).or_insert_with(|| Breaker::new(rule, open_for)).admit(now) {
             Admission::Pass(ticket) | Admission::Probe(ticket) => Some(ticket),
             Admission::Reject { .. } => None,
         }
+    }
+
+    /// Other settings from now on. A source that is left alone stays so until its pause is over, unless there are no
+    /// breakers any more: then all may be asked.
+    fn retune(&mut self, settings: GuardSettings) {
+        settings.assert_valid();
+        for breaker in self.breakers.values_mut() {
+            match settings.rule() {
+                Some(rule) => breaker.retune(rule, settings.open_for),
+                None => breaker.close(),
+            }
+        }
+        self.extra_asks.set_share(settings.extra_per_mille);
+        self.settings = settings;
     }
 
     pub fn note(&mut self, source: SourceStream, call: Call, fate: Fate) {
@@ -198,6 +214,26 @@ impl Guard {
 }
 
 impl Fetcher {
+    /// Other settings from now on, for what is under way, too.
+    ///
+    /// # Panics
+    /// If a bound is not kept.
+    pub fn retune(&mut self, stall_wait: Duration, guard: GuardSettings) {
+        self.guard.retune(guard);
+        if guard.failed_percent == 0 {
+            // Nobody is tried alone any more.
+            self.fetches.values_mut().for_each(|fetch| fetch.probe = None);
+        }
+        self.settings.stall_wait = stall_wait;
+        self.settings.guard = guard;
+        for (&number, operation) in &mut self.operations {
+            self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
+            operation.stall_due = operation.progressed + stall_wait;
+            self.timers.insert((operation.stall_due, Timer::Stall(number)));
+        }
+        self.is_due = true;
+    }
+
     /// Sources that are left alone or have been.
     pub fn breakers(&self, now: Moment) -> impl Iterator<Item = BreakerStanding> {
         let told = self.guard.breakers.iter().filter(|(_, breaker)| breaker.opens() > 0);

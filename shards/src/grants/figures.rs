@@ -2,6 +2,7 @@
 
 use orbitkv_wire::payload::Refusal;
 
+use crate::flow::egress::Urgency;
 use crate::shard::GrantOutcome;
 
 /// Counters of a shard's life, and the levels of now.
@@ -19,6 +20,8 @@ pub struct GrantFigures {
     pub beyond_head: u64,
     /// Answered: busy.
     pub busy: u64,
+    /// Of those, residences that the egress rate would not have sent in time, by how soon they were due.
+    pub busy_for_egress: [u64; Urgency::ALL.len()],
     /// Requests for an epoch or life that is not ours.
     pub stale_epoch: u64,
     /// Requests while this node may not serve.

@@ -94,6 +94,11 @@ impl Planner {
         }
     }
 
+    /// What is done with plans from now on; batches that were planned before end as they began.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.settings.mode = mode;
+    }
+
     /// For each block of a batch, the position of the choice that is to be asked before the others; none if their
     /// order stays. All of these blocks are asked for from now on, and reported with [`Planner::on_ended`].
     pub fn plan(

@@ -111,6 +111,14 @@ impl Shard {
         has_some.then(|| self.heard().since(self.audit.progressed))
     }
 
+    /// Another pause between two blocks from now on; none reads none again.
+    pub fn set_audit_interval(&mut self, interval: Option<Duration>, now: Moment) {
+        self.audit.interval = interval;
+        if let Some(interval) = interval {
+            self.audit.due = self.audit.due.min(now + interval);
+        }
+    }
+
     /// When the next block is to be read again, if there is any.
     pub(super) fn audit_deadline(&self) -> Option<Moment> {
         let may = self.audit.interval.is_some() && self.audit.reread.is_none();
@@ -134,7 +142,7 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
-        self.queue_read(copy);
+        self.queue_read(copy, 0);
         self.audit.reread = Some(Reread { entry, placement, copy });
     }
 

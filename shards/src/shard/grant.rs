@@ -335,6 +335,7 @@ impl Shard {
             Dram::Resident { copy, .. } if checksum.is_some() => (copy, PinState::Decided),
             Dram::Resident { copy, .. } => (copy, PinState::Summing(self.sum(id, copy, pin))),
             Dram::Filling(copy) => {
+                self.hurry(copy);
                 let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
                 fill.pins.push(pin);
                 (copy, PinState::Reading)
@@ -392,7 +393,7 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
-        let stage = FillStage::Queued(self.queue_read(copy));
+        let stage = FillStage::Queued(self.queue_read(copy, 0));
         let entry = self.residents.reference(id);
         let pins = Vec::new();
         self.pins.stages.insert(copy, Stage { entry, placement, payload_bytes, checksum, stage, pins });

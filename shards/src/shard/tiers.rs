@@ -7,8 +7,10 @@ use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Medium, Sequence};
 
 use super::audit::{Finder, LostCause};
+use super::prefetch::AHEAD;
 use super::recover::{FillPurpose, FillStage};
 use super::save::Eviction;
+use super::stages::Stage;
 use super::{Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::EntryId;
@@ -81,6 +83,7 @@ impl Shard {
         self.next_write_back += 1;
         self.residents.entry_mut(id).ssd = Ssd::Queued;
         self.write_backs.insert(ticket);
+        self.stages.on_write_back_queued(ticket);
         self.write_queue.push_back((self.residents.reference(id), ticket));
         if self.write_queue.len() > 2 * self.residents.len() + WRITE_QUEUE_SLACK {
             self.forget_dead_write_backs();
@@ -108,36 +111,11 @@ impl Shard {
     pub fn poll_order(&mut self) -> Option<Order> {
         self.reclaimed = false;
         self.reclaim();
-        while let Some((_, copy)) = self.fill_queue.pop_first() {
-            if self.is_audited(copy) {
-                match self.order_audit() {
-                    Some(order) => return Some(order),
-                    None => continue,
-                }
-            }
-            if let Some(order) = self.order_stage(copy) {
+        while let Some(first) = self.fill_queue.first_entry().filter(|first| first.key() & AHEAD == 0) {
+            let copy = first.remove();
+            if let Some(order) = self.order_read(copy) {
                 return Some(order);
             }
-            let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
-                // Withdrawn before it was read: nothing to show, so nothing to read.
-                self.abandon_fill(copy, BlockOutcome::Missing);
-                continue;
-            };
-            let payload_bytes = self.residents.entry(entry).bytes;
-            let fill = self.fills.get_mut(&copy).expect("queued fills exist");
-            fill.stage = FillStage::Reading;
-            let placement = fill.placement.expect("what is queued for the device lies on it");
-            let arena_offset = self.residents.copy(copy).slot.offset;
-            let id = self.begin_transfer(Purpose::Fill(copy));
-            self.device_guard.begin_read(id);
-            return Some(Order {
-                id,
-                kind: OrderKind::Read,
-                arena_offset,
-                file_offset: placement.offset,
-                payload_bytes,
-                checksum: None,
-            });
         }
         if self.device_guard.takes_write()
             && let Some(order) = self.moves.pop_front()
@@ -145,6 +123,35 @@ impl Shard {
             self.device_guard.begin_write(order.id);
             return Some(order);
         }
+        self.poll_write_back().or_else(|| self.poll_order_ahead())
+    }
+
+    /// The read of a copy whose turn it is, if anything is to be read into it.
+    pub(super) fn order_read(&mut self, copy: CopyId) -> Option<Order> {
+        if self.is_audited(copy) {
+            return self.order_audit();
+        }
+        if let Some(order) = self.order_stage(copy) {
+            return Some(order);
+        }
+        let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
+            // Withdrawn before it was read: nothing to show, so nothing to read.
+            self.abandon_fill(copy, BlockOutcome::Missing);
+            return None;
+        };
+        let payload_bytes = self.residents.entry(entry).bytes;
+        let fill = self.fills.get_mut(&copy).expect("queued fills exist");
+        fill.stage = FillStage::Reading;
+        self.stages.note(fill.awaited_by(), Stage::DeviceTaken);
+        let placement = fill.placement.expect("what is queued for the device lies on it");
+        let arena_offset = self.residents.copy(copy).slot.offset;
+        let id = self.begin_transfer(Purpose::Fill(copy));
+        self.device_guard.begin_read(id);
+        let (kind, file_offset, checksum) = (OrderKind::Read, placement.offset, None);
+        Some(Order { id, kind, arena_offset, file_offset, payload_bytes, checksum })
+    }
+
+    fn poll_write_back(&mut self) -> Option<Order> {
         while self.writes_in_flight < self.settings.write_backs_max && self.device_guard.takes_write() {
             let (entry, ticket) = self.write_queue.pop_front()?;
             match self.begin_write_back(entry, ticket) {
@@ -192,6 +199,7 @@ impl Shard {
         };
         self.residents.entry_mut(id).ssd = Ssd::Writing(placement);
         self.residents.pin(copy);
+        self.stages.on_write_back_taken(ticket);
         let purpose = Purpose::WriteBack { entry: reference, copy, placement, ticket };
         Begun::Order(self.write_order(purpose, copy, placement, bytes, checksum))
     }
@@ -219,11 +227,15 @@ impl Shard {
         let purpose = self.transfers.remove(&id).expect("the device reports what it was given, once");
         let is_probe = self.device_guard.is_probe(id);
         match purpose {
-            Purpose::Fill(copy) => self.on_read(copy, outcome),
+            Purpose::Fill(copy) => {
+                self.prefetches.on_read(copy);
+                self.on_read(copy, outcome);
+            }
             Purpose::Stage(copy) => self.on_staged(copy, outcome),
             Purpose::Audit => self.on_audited(outcome),
             Purpose::WriteBack { entry, copy, placement, ticket } => {
                 self.writes_in_flight -= 1;
+                self.stages.on_write_back_done(ticket);
                 let written = self.on_written(entry, placement, outcome, is_probe);
                 self.unpin(copy);
                 match written {
@@ -239,11 +251,13 @@ impl Shard {
             }
         }
         self.on_device_done(id, outcome.is_err());
+        self.begin_prefetches();
         self.assert_invariants();
     }
 
     fn on_read(&mut self, copy: CopyId, outcome: Result<u64, i32>) {
         let fill = &self.fills[&copy];
+        self.stages.note(fill.awaited_by(), Stage::DeviceEnded);
         let shown = self.filling_entry(fill, copy);
         let placement = fill.placement.expect("the device reads what lies on it");
         match outcome {
@@ -379,6 +393,7 @@ impl Shard {
 
     fn finish_write_back(&mut self, ticket: u64) {
         assert!(self.write_backs.remove(&ticket), "a write-back is finished once");
+        self.stages.on_write_back_ended(ticket);
         self.answer_syncs();
     }
 

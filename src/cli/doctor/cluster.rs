@@ -195,6 +195,22 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "let the reader go on (it is stopped or frozen), or end its process",
         ));
     }
+    // More than a second's worth waits, or what was wanted would have waited too long.
+    let is_behind = lending.egress_rate > 0 && lending.egress_waiting_bytes > lending.egress_rate;
+    if lending.egress_refused() > 0 || is_behind {
+        found.push(finding(
+            Severity::Notice,
+            "egress-full",
+            format!(
+                "core {shard} may send {} a second: {} wait, and {} blocks were refused that would have come too late",
+                ByteSize(lending.egress_rate).rounded(),
+                ByteSize(lending.egress_waiting_bytes).rounded(),
+                lending.egress_refused()
+            ),
+            "peers took what was refused from elsewhere or missed it; what was granted comes in turn",
+            "raise --egress-rate, or have the same blocks on more nodes",
+        ));
+    }
     if fetching.transport_off > 0 {
         found.push(finding(
             Severity::Notice,
@@ -283,13 +299,13 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "give the peers more room (--dram, --ssd), or lower --coalesce if their changes come late",
         ));
     }
-    if fetching.stale_epoch > 0 {
+    if fetching.stale_epoch + peers.sessions_superseded > 0 {
         found.push(finding(
             Severity::Notice,
             "superseded-answers",
             format!(
-                "{} requests of core {shard} went to a life of a peer that was over",
-                fetching.stale_epoch
+                "{} requests for blocks and {} for inventory of core {shard} went to a life of a peer that was over",
+                fetching.stale_epoch, peers.sessions_superseded
             ),
             "each was a miss or went elsewhere; the old life was excluded, and etcd was read once",
             "nothing, if nodes were restarted; else see why they lose their leases",
@@ -490,8 +506,14 @@ mod tests {
             let peers = PeersReport { sources: vec![source(mode)], ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), [("peer-mode", Severity::Notice)], "{mode}");
         }
-        let table: [(Change, &[(&str, Severity)]); 13] = [
+        let table: [(Change, &[(&str, Severity)]); 17] = [
             (|_| {}, &[]),
+            (|p| p.lending.egress_refused_later = 1, &[("egress-full", Severity::Notice)]),
+            (|p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9), &[]),
+            (
+                |p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 10),
+                &[("egress-full", Severity::Notice)],
+            ),
             (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
             (|p| p.handshakes.wrong_signatures = 1, &[("impostor", Severity::Fault)]),
             // By itself it may be a successor: membership knows which.
@@ -511,6 +533,7 @@ mod tests {
             ),
             (|p| (p.fetching.fetched, p.fetching.range_ended) = (90, 10), &[]),
             (|p| p.fetching.stale_epoch = 1, &[("superseded-answers", Severity::Notice)]),
+            (|p| p.sessions_superseded = 1, &[("superseded-answers", Severity::Notice)]),
         ];
         for (change, expected) in table {
             let mut peers = PeersReport::default();

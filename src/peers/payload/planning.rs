@@ -55,6 +55,8 @@ impl Payload {
             if let Some(first) = first {
                 candidates[..=first].rotate_right(1);
             }
+            let longest = now + FETCH_TIME_MAX;
+            let until = order.until.map_or(longest, |until| until.min(longest));
             let order = Order {
                 copy: order.copy,
                 namespace: *shard.namespaces().digest(order.key.namespace),
@@ -62,8 +64,9 @@ impl Payload {
                 block: order.key.block,
                 arena_offset: order.arena_offset,
                 bytes: order.bytes,
+                class: order.class,
             };
-            fetcher.begin(order, candidates, now + FETCH_TIME_MAX);
+            fetcher.begin(order, candidates, until);
         }
     }
 

@@ -77,7 +77,7 @@ fn who_exceeds_every_budget_is_left_alone_within_twenty_calls_and_probed_once_a_
         }
         rig.ended.clear();
     }
-    let figures = *rig.room.figures();
+    let figures = rig.room.figures();
     let open_ms = (Duration::from_secs(10) - opened_at.expect("it was left alone")).as_millis() as u64;
     // A probe takes its budget, and then there is another pause.
     assert!(figures.breaker_probes <= open_ms / 1_100 + 1, "{figures:?}");
@@ -241,7 +241,7 @@ fn a_dial_that_there_is_no_room_for_here_is_held_against_nobody() {
         assert_eq!(ended(&mut rig), [(copy, Err(BlockOutcome::Busy))], "it went on to the other one");
         rig.pass(100);
     }
-    let figures = *rig.room.figures();
+    let figures = rig.room.figures();
     assert_eq!((standing(&rig, "a"), standing(&rig, "b")), (None, None));
     assert_eq!((figures.calls_failed, figures.extra_asks, figures.dials_failed), (0, 0, 6));
     assert!(rig.trials.is_empty(), "{:?}", rig.trials);

@@ -65,7 +65,7 @@ pub struct SubscriberSettings {
     pub backlog_frames_max: usize,
     /// Consumed bytes that are acknowledged at once.
     pub ack_bytes: u32,
-    /// Longest time that progress is not acknowledged.
+    /// Longest time that progress is not acknowledged, and least time between two ACKs that give little credit.
     pub ack_wait: Duration,
     /// Changes that are applied in one go; a frame with more is applied in steps of as many.
     pub changes_per_step: usize,
@@ -148,6 +148,14 @@ pub enum SubscriberEffect {
         connection: ConnectionId,
         /// Why.
         cause: CloseCause,
+    },
+    /// Whoever holds the key of a node says that it is another life than this one: read membership anew; the room waits
+    /// for nothing.
+    Doubt {
+        /// The node.
+        node: NodeId,
+        /// Its life, as far as known.
+        incarnation: Incarnation,
     },
     /// A snapshot wants to be received; [`Subscriber::on_permit`] allows it.
     WantPermit(PermitTicket),

@@ -66,6 +66,11 @@ impl EveryWindow {
         }
     }
 
+    /// Another share from now on: a first call counts with the one that holds when it is made.
+    pub const fn set_share(&mut self, per_mille: u32) {
+        self.per_mille = per_mille;
+    }
+
     /// A first call is made.
     pub fn on_first(&mut self) {
         self.level -= i64::from(self.per_mille);

@@ -17,7 +17,7 @@ const STEPS: u64 = 400;
 const KEYS: u8 = 24;
 pub(super) const SIZES: [u64; 6] = [64 * KIB, 64 * KIB, 100_001, 192 * KIB + 1, 300 * KIB, 4_096];
 
-pub(super) struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     pub(super) fn next(&mut self) -> u64 {

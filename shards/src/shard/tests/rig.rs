@@ -8,20 +8,24 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Place, SlotRecord};
+use orbitkv_wire::engine::answers::{
+    BlockRecord, CommitOutcome, EvictOutcome, Place, PrefetchOutcome, SlotRecord,
+};
 use orbitkv_wire::identity::{
     BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, Sequence, ShardIndex,
 };
 
 use super::super::command::{Holder, Media, Resident};
 use super::super::{
-    Command, Counters, DeviceGuardSettings, Key, Order, OrderKind, Outcome, Places, Shard, ShardSettings, Tag,
+    Command, Counters, DeviceGuardSettings, Key, Order, OrderKind, Outcome, Places, PrefetchSettings, Shard,
+    ShardSettings, Tag,
 };
 use crate::inventory::publisher::Residences;
 use crate::journal::{Interval, JournalSettings, Record};
 use crate::key::StateKey;
 use crate::leases::{ConnectionId, InstanceId, LeaseSettings, LeaseToken};
 use crate::reservations::ReservationId;
+use crate::retention::Retention;
 use crate::segment_log::{SegmentLogSettings, TableWrite, decode_table};
 use crate::slab::{CHUNK_BYTES, SlabSettings};
 use crate::time::Moment;
@@ -107,6 +111,8 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         write_failures_in_a_row_max: 16,
         device_guard: DeviceGuardSettings { failed_percent: 0, ..DeviceGuardSettings::default() },
         life_slice_entries: 2,
+        prefetch: PrefetchSettings { wishes_max: 12, active_max: 4, reads_max: 2, bytes_max: bytes / 4 },
+        retention: Retention::Weigh,
         audit_interval: None,
     }
 }
@@ -281,6 +287,12 @@ impl Rig {
 
     pub fn holds(&self, offset: u64, bytes: u64, value: u64) -> bool {
         let pages = &self.arena[self.arena_pages(offset, bytes)];
+        pages.iter().enumerate().all(|(page, word)| *word == stamp(value, page as u64))
+    }
+
+    /// Whether a value lies at a place of the file.
+    pub fn file_holds(&self, offset: u64, bytes: u64, value: u64) -> bool {
+        let pages = &self.file[self.file_pages(offset, bytes)];
         pages.iter().enumerate().all(|(page, word)| *word == stamp(value, page as u64))
     }
 
@@ -506,6 +518,15 @@ impl Rig {
         }
         all.sort_by_key(|block| block.index);
         (all, finished)
+    }
+
+    /// Says that keys will be acquired by `until`; what is done about each.
+    pub fn prefetch(&mut self, connection: u64, numbers: &[u8], until: Moment) -> Vec<PrefetchOutcome> {
+        let (connection, namespaces) = (ConnectionId(connection), vec![digest(0)]);
+        let command = Command::Prefetch { connection, namespaces, keys: keys(numbers), until };
+        let Outcome::Prefetched(outcomes) = self.call(command) else { panic!("not outcomes") };
+        assert!(outcomes.iter().zip(0..).all(|((index, _), wanted)| *index == wanted));
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
     pub fn release(&mut self, token: u128, connection: u64) -> Outcome {

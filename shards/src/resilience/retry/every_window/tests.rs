@@ -217,3 +217,17 @@ fn a_quiet_node_has_its_burst_again_after_the_window() {
     (0..1_000).for_each(|_| none.on_first());
     assert!(!none.allow(Moment(0)), "without a burst nobody is asked again");
 }
+
+#[test]
+fn a_first_call_counts_with_the_share_it_was_made_under() {
+    let mut budget = EveryWindow::new(500, 1, LONGEST);
+    // First calls that it takes until another extra one is allowed.
+    let needed = |budget: &mut EveryWindow| {
+        (0..100).take_while(|_| !budget.allow(Moment(1))).map(|_| budget.on_first()).count()
+    };
+    assert_eq!(needed(&mut budget), 0, "the burst");
+    assert_eq!(needed(&mut budget), 4, "two of four are half");
+    budget.on_first();
+    budget.set_share(100);
+    assert_eq!(needed(&mut budget), 15, "half of one and a tenth of fifteen are two");
+}
