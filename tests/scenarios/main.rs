@@ -11,6 +11,7 @@ mod drill;
 mod engine;
 mod faults;
 mod flow;
+mod guards;
 mod harness;
 mod identity;
 mod local_cluster;

@@ -49,7 +49,7 @@ impl Figure {
     }
 
     /// Says why what was seen proves nothing, if it does not. What is missed is missed all the same.
-    fn proves_nothing(self, why: Option<String>) -> Figure {
+    pub fn proves_nothing(self, why: Option<String>) -> Figure {
         let is_met = if self.at_most { self.value <= self.target } else { self.value >= self.target };
         Figure { why_invalid: why.filter(|_| is_met), ..self }
     }

@@ -47,8 +47,8 @@ pub struct GuardSettings {
     pub window_calls: u32,
     /// How long a source is not asked before it is probed.
     pub open_for: Duration,
-    /// Asks for blocks whose call has failed, in percent of the first asks of any window of less than 10 s.
-    pub extra_percent: u32,
+    /// Asks for blocks whose call has failed, in thousandths of the first asks of any window of less than 10 s.
+    pub extra_per_mille: u32,
     /// Such asks in a window of few first ones; with 0 there are none at all. See [`EveryWindow`].
     pub extra_burst: u32,
 }
@@ -59,20 +59,28 @@ impl Default for GuardSettings {
             failed_percent: 50,
             window_calls: breaker::WINDOW_CALLS,
             open_for: OPEN_FOR,
-            extra_percent: 10,
+            extra_per_mille: 100,
             extra_burst: EXTRA_BURST,
         }
     }
 }
 
 impl GuardSettings {
-    /// The part of a node's guard that one of its cores keeps. Shares of the budget add up by themselves; a burst is
-    /// divided, but for one that each core has at least.
+    /// The part of a node's guard that one of its cores keeps.
+    ///
+    /// No core knows what another asks for, and what is bounded on each is a share or a burst, whichever is more. So that
+    /// the sum is the node's share or its burst, whichever is more, and not both together, several cores have
+    /// half of each: half of one number and half of another are never more than the greater of the two. The half of the
+    /// burst is divided, but for one that each core has at least: the node's burst is that of its cores twice.
     #[must_use]
     pub fn of_core(self, core: u16, cores: u16) -> GuardSettings {
-        let (core, cores) = (u32::from(core), u32::from(cores));
-        let part = self.extra_burst / cores + u32::from(core < self.extra_burst % cores);
-        GuardSettings { extra_burst: part.max(self.extra_burst.min(1)), ..self }
+        if cores == 1 {
+            return self;
+        }
+        let (core, cores, half) = (u32::from(core), u32::from(cores), self.extra_burst / 2);
+        let part = half / cores + u32::from(core < half % cores);
+        let extra_burst = part.max(self.extra_burst.min(1));
+        GuardSettings { extra_per_mille: self.extra_per_mille / 2, extra_burst, ..self }
     }
 
     /// # Panics
@@ -146,7 +154,7 @@ pub(super) struct Guard {
 impl Guard {
     pub fn new(settings: GuardSettings) -> Guard {
         settings.assert_valid();
-        let extra_asks = EveryWindow::new(settings.extra_percent, settings.extra_burst, BUDGET_WINDOW);
+        let extra_asks = EveryWindow::new(settings.extra_per_mille, settings.extra_burst, BUDGET_WINDOW);
         Guard { settings, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
@@ -186,7 +194,7 @@ impl Guard {
                 None => breaker.close(),
             }
         }
-        self.extra_asks.set_percent(settings.extra_percent);
+        self.extra_asks.set_share(settings.extra_per_mille);
         self.settings = settings;
     }
 

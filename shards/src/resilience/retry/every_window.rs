@@ -7,9 +7,9 @@
 //! > the first calls in it, or the burst if that is more.
 //!
 //! A window is worst if it begins with an extra call and ends with one, so it suffices to look back from each extra call
-//! at those before it. Let `g` of an extra call be 100 for each extra call before it less the percentage for each first
-//! call before it. From one to another, both counted, the share is kept exactly if `g` of the later is lower by 100 or
-//! more; within the burst it need not be. So an extra call is allowed if its `g` is lower by 100 than the lowest of all
+//! at those before it. Let `g` of an extra call be 1,000 for each extra call before it less the thousandths of the
+//! share for each first call before it. From one to another, both counted, the share is kept exactly if `g` of the later
+//! is lower by 1,000 or more; within the burst it need not be. So an extra call is allowed if its `g` is lower by 1,000 than the lowest of all
 //! that are not among the last burst: what is refused would break the bound of some window, and nothing else is
 //! refused (but for the grain in which calls are forgotten).
 //!
@@ -33,7 +33,7 @@ struct Part {
 /// Extra calls against first calls, bounded in every window.
 #[derive(Clone, Debug)]
 pub struct EveryWindow {
-    percent: u32,
+    per_mille: u32,
     burst: usize,
     /// Nanoseconds of a part of the longest window.
     part_ns: u64,
@@ -46,18 +46,18 @@ pub struct EveryWindow {
 }
 
 impl EveryWindow {
-    /// A budget of so many extra calls for a hundred first ones in every window shorter than `longest`, or of `burst`
+    /// A budget of so many extra calls for a thousand first ones in every window shorter than `longest`, or of `burst`
     /// in one of fewer.
     ///
     /// # Panics
     /// If the window is shorter than 100 ns.
     #[must_use]
-    pub fn new(percent: u32, burst: u32, longest: Duration) -> EveryWindow {
+    pub fn new(per_mille: u32, burst: u32, longest: Duration) -> EveryWindow {
         let part_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX) / PARTS;
         assert!(part_ns > 0, "a window of {longest:?}");
         let burst = burst as usize;
         EveryWindow {
-            percent,
+            per_mille,
             burst,
             part_ns,
             level: 0,
@@ -67,18 +67,18 @@ impl EveryWindow {
     }
 
     /// Another share from now on: a first call counts with the one that holds when it is made.
-    pub const fn set_percent(&mut self, percent: u32) {
-        self.percent = percent;
+    pub const fn set_share(&mut self, per_mille: u32) {
+        self.per_mille = per_mille;
     }
 
     /// A first call is made.
     pub fn on_first(&mut self) {
-        self.level -= i64::from(self.percent);
+        self.level -= i64::from(self.per_mille);
     }
 
     /// Whether an extra call may follow now; it is counted with that.
     pub fn allow(&mut self, now: Moment) -> bool {
-        const EXTRA: i64 = 100;
+        const EXTRA: i64 = 1_000;
         if self.burst == 0 {
             return false;
         }

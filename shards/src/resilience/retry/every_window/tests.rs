@@ -1,6 +1,7 @@
 //! Histories of calls, and every window of them counted by brute force.
 
 use super::*;
+use crate::fetcher::GuardSettings;
 
 const SECOND: u64 = 1_000_000_000;
 const LONGEST: Duration = Duration::from_secs(10);
@@ -25,18 +26,19 @@ impl Dice {
 type History = Vec<(u64, Call)>;
 
 /// Whether the bound of a window is kept: the share, or the burst if that is more.
-fn keeps(percent: u64, burst: u64, first: u64, extra: u64) -> bool {
-    100 * extra <= (percent * first).max(100 * burst)
+fn keeps(per_mille: u64, burst: u64, first: u64, extra: u64) -> bool {
+    1_000 * extra <= (per_mille * first).max(1_000 * burst)
 }
 
 /// The first window of a history, by its ends, that breaks a bound on `(first, extra)`. Windows are all stretches of
-/// the history that are shorter than `longest`.
+/// the history that are shorter than `longest`; one that begins with a first call breaks nothing that the same without it
+/// keeps.
 fn broken(
     history: &History,
     longest: Duration,
     keeps: impl Fn(u64, u64) -> bool,
 ) -> Option<(usize, usize, u64, u64)> {
-    for from in 0..history.len() {
+    for from in (0..history.len()).filter(|&from| history[from].1 == Call::Extra) {
         let (mut first, mut extra) = (0, 0);
         for (to, (at, call)) in history.iter().enumerate().skip(from) {
             if u128::from(at - history[from].0) >= longest.as_nanos() {
@@ -55,7 +57,7 @@ fn broken(
 }
 
 /// Whether a window that ends with the last call breaks the bound.
-fn breaks_at_end(history: &History, longest: Duration, percent: u64, burst: u64) -> bool {
+fn breaks_at_end(history: &History, longest: Duration, per_mille: u64, burst: u64) -> bool {
     let (mut first, mut extra) = (0, 0);
     let end = history.last().expect("a call").0;
     let within = history.iter().rev().take_while(|(at, _)| u128::from(end - at) < longest.as_nanos());
@@ -64,7 +66,7 @@ fn breaks_at_end(history: &History, longest: Duration, percent: u64, burst: u64)
             Call::First => first += 1,
             Call::Extra => extra += 1,
         }
-        !keeps(percent, burst, first, extra)
+        !keeps(per_mille, burst, first, extra)
     })
 }
 
@@ -104,14 +106,14 @@ fn every_window_of_every_history_keeps_the_share_or_the_burst() {
     let (mut extras, mut refused) = (0, 0);
     for seed in 0..120 {
         let mut dice = Dice(seed);
-        let percent = [0, 1, 10, 33, 100][dice.roll(5) as usize];
+        let per_mille = [0, 5, 100, 333, 1_000][dice.roll(5) as usize];
         let burst = [1, 2, 7, 32, 64][dice.roll(5) as usize];
-        let mut budget = EveryWindow::new(percent, burst, LONGEST);
+        let mut budget = EveryWindow::new(per_mille, burst, LONGEST);
         let (history, no) = history(&mut dice, &mut budget);
         let broken = broken(&history, LONGEST, |first, extra| {
-            keeps(u64::from(percent), u64::from(burst), first, extra)
+            keeps(u64::from(per_mille), u64::from(burst), first, extra)
         });
-        assert_eq!(broken, None, "seed {seed}: {percent} % or {burst}");
+        assert_eq!(broken, None, "seed {seed}: {per_mille} of a thousand or {burst}");
         extras += history.iter().filter(|(_, call)| *call == Call::Extra).count();
         refused += no;
     }
@@ -125,8 +127,8 @@ fn nothing_is_refused_that_would_keep_it() {
     let mut refused = 0;
     for seed in 0..40 {
         let mut dice = Dice(1_000 + seed);
-        let (percent, burst) = (10, [1, 5, 16][dice.roll(3) as usize]);
-        let mut budget = EveryWindow::new(percent as u32, burst as u32, LONGEST);
+        let (per_mille, burst) = (100, [1, 5, 16][dice.roll(3) as usize]);
+        let mut budget = EveryWindow::new(per_mille as u32, burst as u32, LONGEST);
         let (mut history, mut now) = (History::new(), 0);
         for _ in 0..600 {
             let gap = [1, SECOND / 50, SECOND / 2][dice.roll(3) as usize];
@@ -143,7 +145,7 @@ fn nothing_is_refused_that_would_keep_it() {
                 history = tried;
             } else {
                 refused += 1;
-                let breaks = breaks_at_end(&tried, longer, percent, burst);
+                let breaks = breaks_at_end(&tried, longer, per_mille, burst);
                 assert!(breaks, "seed {seed}: refused at {now} though all windows keep it");
             }
         }
@@ -151,36 +153,36 @@ fn nothing_is_refused_that_would_keep_it() {
     assert!(refused > 1_000, "{refused}");
 }
 
-/// A node has such a budget a core, and each has its part of the burst.
+/// A node has such a budget a core. Whatever is asked of which core, the node keeps one of them in every window.
 #[test]
 fn the_budgets_of_cores_are_one_of_the_node() {
-    let (percent, burst) = (10u32, 64u32);
     let mut extras = 0;
-    for seed in 0..60 {
+    for seed in 0..120 {
         let mut dice = Dice(seed);
-        let cores = 1 + dice.roll(6) as u32;
-        let share = |core: u32| burst / cores + u32::from(core < burst % cores);
-        assert_eq!((0..cores).map(share).sum::<u32>(), burst);
+        let cores = [1, 2, 2, 3, 5, 8][dice.roll(6) as usize];
+        let node =
+            GuardSettings { extra_burst: [1, 7, 64][dice.roll(3) as usize], ..GuardSettings::default() };
         let histories = (0..cores).map(|core| {
-            let mut budget = EveryWindow::new(percent, share(core), LONGEST);
-            history(&mut dice, &mut budget).0.into_iter().map(move |(at, call)| (at, core, call))
+            let GuardSettings { extra_per_mille, extra_burst, .. } = node.of_core(core, cores);
+            assert!(extra_burst > 0, "no core is without any");
+            let mut budget = EveryWindow::new(extra_per_mille, extra_burst, LONGEST);
+            history(&mut dice, &mut budget).0
         });
-        let mut all: Vec<(u64, u32, Call)> = histories.flatten().collect();
-        all.sort_by_key(|(at, ..)| *at);
-        let node: History = all.iter().map(|(at, _, call)| (*at, *call)).collect();
-        // Whatever lies where: the share of the node and one burst of the node.
-        let broken = broken(&node, LONGEST, |first, extra| {
-            100 * extra <= u64::from(percent) * first + 100 * u64::from(burst)
+        let mut all: History = histories.flatten().collect();
+        all.sort_by_key(|(at, _)| *at);
+        let burst = if cores == 1 { node.extra_burst } else { node.extra_burst.max(2 * u32::from(cores)) };
+        let broken = broken(&all, LONGEST, |first, extra| {
+            keeps(u64::from(node.extra_per_mille), u64::from(burst), first, extra)
         });
-        assert_eq!(broken, None, "seed {seed} of {cores} cores");
-        extras += node.iter().filter(|(_, call)| *call == Call::Extra).count();
+        assert_eq!(broken, None, "seed {seed} of {cores} cores with {burst}");
+        extras += all.iter().filter(|(_, call)| *call == Call::Extra).count();
     }
     assert!(extras > 3_000, "{extras}");
 }
 
 #[test]
 fn an_outage_of_a_second_after_a_busy_while_has_its_own_share_alone() {
-    let mut budget = EveryWindow::new(10, 64, LONGEST);
+    let mut budget = EveryWindow::new(100, 64, LONGEST);
     let mut history = History::new();
     for tick in 0..30_000u64 {
         let now = tick * SECOND / 2_000;
@@ -206,19 +208,19 @@ fn an_outage_of_a_second_after_a_busy_while_has_its_own_share_alone() {
 
 #[test]
 fn a_quiet_node_has_its_burst_again_after_the_window() {
-    let mut budget = EveryWindow::new(10, 5, LONGEST);
+    let mut budget = EveryWindow::new(100, 5, LONGEST);
     let mut allowed = |now: u64| (0..100).filter(|_| budget.allow(Moment(now))).count();
     assert_eq!(allowed(0), 5);
     assert_eq!(allowed(9 * SECOND), 0);
     assert_eq!(allowed(10 * SECOND + SECOND / 10), 5, "with the grain of a hundredth");
-    let mut none = EveryWindow::new(10, 0, LONGEST);
+    let mut none = EveryWindow::new(100, 0, LONGEST);
     (0..1_000).for_each(|_| none.on_first());
     assert!(!none.allow(Moment(0)), "without a burst nobody is asked again");
 }
 
 #[test]
 fn a_first_call_counts_with_the_share_it_was_made_under() {
-    let mut budget = EveryWindow::new(50, 1, LONGEST);
+    let mut budget = EveryWindow::new(500, 1, LONGEST);
     // First calls that it takes until another extra one is allowed.
     let needed = |budget: &mut EveryWindow| {
         (0..100).take_while(|_| !budget.allow(Moment(1))).map(|_| budget.on_first()).count()
@@ -226,6 +228,6 @@ fn a_first_call_counts_with_the_share_it_was_made_under() {
     assert_eq!(needed(&mut budget), 0, "the burst");
     assert_eq!(needed(&mut budget), 4, "two of four are half");
     budget.on_first();
-    budget.set_percent(10);
+    budget.set_share(100);
     assert_eq!(needed(&mut budget), 15, "half of one and a tenth of fifteen are two");
 }
