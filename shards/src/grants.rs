@@ -11,6 +11,7 @@
 //! The room performs nothing. The driver names connections and streams, hands the shard in, takes effects
 //! after every input, and calls [`Grants::step`] once a turn.
 
+mod egress;
 mod ends;
 mod figures;
 mod operation;
@@ -26,6 +27,7 @@ use orbitkv_wire::inventory::Requester;
 use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Refusal, StopCause, Tag, Transport};
 
 use crate::admission::{Permit, Pool};
+use crate::flow::egress::Urgency;
 use crate::shard::{GrantBatch, GrantOutcome, PinEvent, PinId, Shard};
 use crate::time::Moment;
 
@@ -250,6 +252,7 @@ impl Grants {
     ) {
         let tag = authorize.binding.tag();
         let operation = authorize.operation;
+        self.figures.asked[usize::from(authorize.attempt as u8)] += authorize.residences.len() as u64;
         if let Err(refusal) = self.admit(at.connection, authorize, life) {
             self.figures.on_refused(refusal);
             self.say(at, tag, operation, FromSource::Refused(refusal));
@@ -263,11 +266,13 @@ impl Grants {
         let mut pins = BTreeMap::new();
         let mut batch = GrantBatch::default();
         let mut answers = Vec::with_capacity(authorize.residences.len());
+        let egress = self.egress_for(requester.node, authorize.transport, time);
         for (wanted, index) in authorize.residences.iter().zip(0u16..) {
             let hash = key_hash(&wanted.namespace, wanted.group, &wanted.block);
             // Asked even if it is 0: what has ended is not busy.
             let bytes_max = self.allowance(requester.node, authorize.transport);
-            let outcome = shard.grant(wanted, hash, bytes_max, &mut batch);
+            let sendable = egress.map_or(u64::MAX, |egress| self.sendable_bytes(requester.node, egress));
+            let outcome = shard.grant(wanted, hash, bytes_max.min(sendable), &mut batch);
             let answer = match outcome {
                 GrantOutcome::Pinned { pin, bytes, slot_bytes } => {
                     let permits = self.charge(requester.node, authorize.transport, slot_bytes);
@@ -279,7 +284,15 @@ impl Grants {
                 GrantOutcome::NeverHeld | GrantOutcome::BeyondHead => {
                     Answer::NeverHeld { head: shard.head() }
                 }
-                GrantOutcome::Busy => Answer::Busy { retry_after_ms: self.settings.retry_after_ms },
+                GrantOutcome::Busy => {
+                    let egress = egress.filter(|_| sendable < bytes_max);
+                    self.figures.busy_for_egress[Urgency::of(time) as usize] += u64::from(egress.is_some());
+                    Answer::Busy { retry_after_ms: self.retry_after_ms(requester.node, egress) }
+                }
+                GrantOutcome::DeviceRests(rest) => {
+                    let rest_ms = u32::try_from(rest.as_millis()).unwrap_or(u32::MAX);
+                    Answer::Busy { retry_after_ms: rest_ms.max(self.settings.retry_after_ms) }
+                }
             };
             self.figures.on_answer(outcome);
             answers.push(answer);

@@ -14,8 +14,8 @@
 
 mod contention;
 mod conversations;
-mod plan;
-mod trial;
+pub mod plan;
+pub mod trial;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -68,10 +68,14 @@ pub struct RoutingArgs {
 
 /// What is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Case {
+pub enum Case {
+    /// What one source reads from its disk.
     SlowSsd,
+    /// What it sends.
     Egress,
+    /// Nothing; blocks are in memory.
     UncontendedDram,
+    /// Nothing; blocks are on SSD.
     UncontendedSsd,
 }
 
@@ -99,8 +103,12 @@ impl Case {
 
 /// Which policy the reader has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Policy {
+pub enum Policy {
+    /// The order of the index.
     Fixed,
+    /// The same, while routes are planned and nobody follows them.
+    Shadow,
+    /// As planned.
     Executed,
 }
 
@@ -108,6 +116,7 @@ impl Policy {
     fn name(self) -> &'static str {
         match self {
             Policy::Fixed => "fixed",
+            Policy::Shadow => "shadow",
             Policy::Executed => "executed",
         }
     }
@@ -208,7 +217,10 @@ fn measure(args: &RoutingArgs) -> Result<Report, Failure> {
 }
 
 /// Where the SSD files go.
-fn directory(given: Option<&Path>) -> Result<PathBuf, Failure> {
+///
+/// # Errors
+/// If there can be no such directory.
+pub fn directory(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let directory = match given {
         Some(directory) => directory.to_owned(),
         None => {
@@ -256,10 +268,7 @@ fn pairs(
 }
 
 fn of(pairs: &[Pair], policy: Policy) -> impl Iterator<Item = &Trial> {
-    pairs.iter().map(move |pair| match policy {
-        Policy::Fixed => &pair.fixed,
-        Policy::Executed => &pair.executed,
-    })
+    pairs.iter().map(move |pair| if policy == Policy::Executed { &pair.executed } else { &pair.fixed })
 }
 
 /// All runs of a policy, for people.

@@ -373,7 +373,11 @@ impl Used {
     }
 }
 
-fn identity(http: &HttpClient) -> Result<Identity, Failure> {
+/// Who speaks for a node, as it says.
+///
+/// # Errors
+/// If it does not answer, or is no member.
+pub fn identity(http: &HttpClient) -> Result<Identity, Failure> {
     let (page, _): (MetadataPage, _) = http.get_as("/cache/metadata")?;
     Ok(Identity {
         node_id: page.identity.node_id,

@@ -4,12 +4,12 @@ use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
 use super::effect::{ConnectionId, FetcherEffect};
-use super::guard::{Fate, PATIENCE_PART};
+use super::guard::{Call, Fate, PATIENCE_PART};
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
-use crate::resilience::breaker::Ticket;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 /// How far a residence of an operation is.
@@ -41,8 +41,10 @@ pub(super) struct Part {
 pub(super) struct Operation {
     pub line: LineId,
     pub connection: ConnectionId,
-    /// Its breaker's ticket, until it is known what the call came to.
-    pub call: Option<Ticket>,
+    /// Until it is known what the call came to.
+    pub call: Option<Call>,
+    /// Of what it was asked for.
+    pub class: Class,
     /// How its bytes come.
     pub transport: Transport,
     /// When it was asked: no grant begins earlier at its source.
@@ -51,6 +53,8 @@ pub(super) struct Operation {
     pub readable_until: Moment,
     /// In the order of the Authorize.
     pub parts: Vec<Part>,
+    /// Residences that had ended when they were asked for.
+    pub gone: usize,
     /// Whether its Answers came.
     pub is_answered: bool,
     /// Whether anything was granted.
@@ -63,6 +67,14 @@ pub(super) struct Operation {
     pub progressed: Moment,
     /// When its timer looks whether it stands still.
     pub stall_due: Moment,
+}
+
+/// An operation that was cancelled, until its source's end of the stream has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draining {
+    pub line: LineId,
+    pub connection: ConnectionId,
+    pub class: Class,
 }
 
 /// How an operation ends, other than with its connection.
@@ -101,15 +113,39 @@ impl Fetcher {
         assert!(part.stage != Stage::Over, "a part is over once");
         part.stage = Stage::Over;
         operation.open -= 1;
-        let (line, bytes) = (operation.line, part.bytes);
-        self.discharge(line, bytes);
+        let (line, class, bytes) = (operation.line, operation.class, part.bytes);
+        self.window.on_spent(number, bytes);
+        self.discharge_background(class, bytes);
+        self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
         // The window has room again.
         self.is_due = true;
     }
 
-    fn discharge(&mut self, line: LineId, bytes: u64) {
-        self.bytes_outstanding -= bytes;
+    /// Nothing more can come of an operation: what it was asked for is free again.
+    fn return_credit(&mut self, number: u64, line: LineId, class: Class) {
+        let bytes = self.window.on_proved(number);
+        self.discharge_background(class, bytes);
         self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
+        self.is_due = true;
+    }
+
+    fn discharge_background(&mut self, class: Class, bytes: u64) {
+        if class == Class::Background {
+            self.background_bytes -= bytes;
+        }
+    }
+
+    /// The stream of a cancelled operation has ended.
+    pub(super) fn on_drained(&mut self, connection: ConnectionId, operation: OperationId) {
+        let OperationId { origin, number } = operation;
+        let known = self.draining.get(&number).filter(|_| origin == self.origin);
+        let Some(Draining { line, class, .. }) =
+            known.copied().filter(|known| known.connection == connection)
+        else {
+            return;
+        };
+        self.draining.remove(&number);
+        self.return_credit(number, line, class);
     }
 
     /// The route of a part has failed: its fetch looks for another one.
@@ -142,9 +178,10 @@ impl Fetcher {
     pub(super) fn settle(&mut self, number: u64) {
         let operation = &self.operations[&number];
         let given_up = Fate::GivenUp { quiet_since: operation.progressed };
+        let answered = Fate::Answered { is_fresh: 2 * operation.gone <= operation.parts.len() };
         let (ending, fate) = match operation {
-            operation if operation.open == 0 && operation.is_granted => (Ending::Release, Fate::Answered),
-            operation if operation.open == 0 => (Ending::Forget, Fate::Answered),
+            operation if operation.open == 0 && operation.is_granted => (Ending::Release, answered),
+            operation if operation.open == 0 => (Ending::Forget, answered),
             operation if operation.wanted == 0 => (Ending::Cancel, given_up),
             _ => return,
         };
@@ -161,9 +198,16 @@ impl Fetcher {
 
     /// Ends an operation. What was somebody's of it has been taken from it before.
     pub(super) fn finish(&mut self, number: u64, ending: Ending) {
-        let transport = self.operations[&number].transport;
+        let Operation { transport, line, class, .. } = self.operations[&number];
         let connection = self.forget_operation(number);
         let operation = self.operation_id(number);
+        if (transport, ending) == (Transport::Quic, Ending::Cancel) {
+            // Its source may send on until it has heard of it: nothing of that is free before the stream has ended.
+            self.window.expire(number);
+            self.draining.insert(number, Draining { line, connection, class });
+        } else {
+            self.return_credit(number, line, class);
+        }
         self.effects.push_back(match (transport, ending) {
             (Transport::Quic, Ending::Release) => FetcherEffect::Release { connection, operation },
             (Transport::Quic, Ending::Cancel) => FetcherEffect::Cancel { connection, operation },
@@ -177,8 +221,6 @@ impl Fetcher {
         let operation = self.operations.remove(&number).expect("an operation ends once");
         assert_eq!(operation.wanted, 0, "nothing of an operation that ends is somebody's");
         self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
-        let open = operation.parts.iter().filter(|part| part.stage != Stage::Over);
-        self.discharge(operation.line, open.map(|part| part.bytes).sum());
         let line = self.lines.get_mut(&operation.line).expect("an operation has its line");
         assert!(line.operations.remove(&number), "a line knows its operations");
         if operation.transport == Transport::Shm {
@@ -193,8 +235,20 @@ impl Fetcher {
     /// The connection of a line is gone, and all operations on it with it.
     pub(super) fn end_operations(&mut self, id: LineId) {
         for number in self.lines[&id].operations.clone() {
+            let class = self.operations[&number].class;
             self.fail_parts(number, Setback::Lost);
             self.forget_operation(number);
+            self.return_credit(number, id, class);
+        }
+        let drained: Vec<(u64, Class)> = self
+            .draining
+            .iter()
+            .filter(|(_, of)| of.line == id)
+            .map(|(number, of)| (*number, of.class))
+            .collect();
+        for (number, class) in drained {
+            self.draining.remove(&number);
+            self.return_credit(number, id, class);
         }
     }
 
@@ -212,7 +266,7 @@ impl Fetcher {
             return;
         }
         self.figures.stalled += 1;
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Silent);
         self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Cancel);
     }

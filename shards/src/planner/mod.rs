@@ -13,6 +13,7 @@ mod alternatives;
 mod cost;
 mod evidence;
 mod figures;
+mod preference;
 mod route;
 mod settings;
 mod trace;
@@ -36,6 +37,7 @@ use evidence::Evidence;
 
 pub use alternatives::PlanKind;
 pub use figures::PlannerFigures;
+pub use preference::Preference;
 pub use route::{Choice, Load, Route, Trial, TrialOutcome, Want};
 pub use settings::{Mode, PlannerSettings};
 pub use trace::{REPLANS, Reason, RouteTrace, TracedPlan, TracedRoute};
@@ -90,6 +92,11 @@ impl Planner {
             awaited: BTreeMap::new(),
             figures: PlannerFigures::default(),
         }
+    }
+
+    /// What is done with plans from now on; batches that were planned before end as they began.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.settings.mode = mode;
     }
 
     /// For each block of a batch, the position of the choice that is to be asked before the others; none if their

@@ -52,7 +52,10 @@ fn what_has_ended_is_sought_elsewhere() {
     rig.answer(number, &[Answer::Ended { sequence: Some(Sequence(9)) }]);
     assert_eq!(rig.ending(number), "forget");
     assert_eq!(rig.room.figures().ended, 1);
+    let asked = at("a").sequence.0;
+    assert_eq!(rig.range_ended, [(node("a"), asked, Some(9))], "with its key and both sequences");
     goes_on(&mut rig);
+    assert_eq!((rig.range_ended.len(), rig.room.figures().stale_epoch), (1, 0));
 }
 
 #[test]

@@ -54,6 +54,7 @@ pub fn order(copy: u32, bytes: u64) -> Order {
         block: BlockHash(block),
         arena_offset: u64::from(copy) * 4096,
         bytes,
+        class: Class::Demand,
     }
 }
 
@@ -85,6 +86,8 @@ pub struct Rig {
     pub trials: Vec<(u32, NodeId, u64, TrialOutcome)>,
     /// Whether each of those compares with others.
     pub warm: Vec<bool>,
+    /// Residences whose end was told: by whom, sequence and the end's.
+    pub range_ended: Vec<(NodeId, u64, Option<u64>)>,
     /// Whether more has come than the driver has read.
     pub is_behind: bool,
     /// What the driver is to read, and which operations it has said to read no more.
@@ -94,6 +97,9 @@ pub struct Rig {
     pub revision: u64,
     /// What is said of sources that fail, and whether a probe decided.
     pub changes: Vec<(SourceStream, Change, bool)>,
+    /// Whether sources go on with what was cancelled: its streams end when the test says so.
+    pub keeps_cancelled: bool,
+    pub cancelled: BTreeMap<u64, ConnectionId>,
     settings: FetcherSettings,
     connections_made: u64,
 }
@@ -118,12 +124,15 @@ impl Rig {
             refreshes: Vec::new(),
             trials: Vec::new(),
             warm: Vec::new(),
+            range_ended: Vec::new(),
             is_behind: false,
             reads: Vec::new(),
             released: Vec::new(),
             shared_with: BTreeMap::new(),
             revision: 0,
             changes: Vec::new(),
+            keeps_cancelled: false,
+            cancelled: BTreeMap::new(),
             settings,
             connections_made: 0,
         };
@@ -208,6 +217,10 @@ impl Rig {
                     self.trials.push((copy.0, candidate.source.node, ahead_bytes, outcome));
                     self.warm.push(is_warm);
                 }
+                FetcherEffect::RangeEnded { source, residence, ended } => {
+                    let ended = ended.map(|sequence| sequence.0);
+                    self.range_ended.push((source.node, residence.sequence.0, ended));
+                }
                 FetcherEffect::Breaker { source, change, is_probe } => {
                     self.changes.push((source, change, is_probe));
                 }
@@ -246,6 +259,18 @@ impl Rig {
         let asked = self.asked.remove(&operation.number).expect("an operation ends once");
         assert_eq!(asked.connection, connection);
         self.endings.push((operation.number, how));
+        if how == "cancel" {
+            self.cancelled.insert(operation.number, connection);
+            if !self.keeps_cancelled {
+                self.end_cancelled(operation.number);
+            }
+        }
+    }
+
+    /// The source has heard of a cancel: its end of the stream has come.
+    pub fn end_cancelled(&mut self, number: u64) {
+        let connection = self.cancelled.remove(&number).expect("a stream that was cancelled");
+        self.room.on_stream_over(connection, Rig::id(number), StreamEnd::Reset { code: 1 });
     }
 
     fn finish(&mut self, copy: CopyId, outcome: Result<(Medium, u64), BlockOutcome>) {

@@ -65,7 +65,7 @@ pub struct SubscriberSettings {
     pub backlog_frames_max: usize,
     /// Consumed bytes that are acknowledged at once.
     pub ack_bytes: u32,
-    /// Longest time that progress is not acknowledged.
+    /// Longest time that progress is not acknowledged, and least time between two ACKs that give little credit.
     pub ack_wait: Duration,
     /// Changes that are applied in one go; a frame with more is applied in steps of as many.
     pub changes_per_step: usize,
@@ -148,6 +148,14 @@ pub enum SubscriberEffect {
         connection: ConnectionId,
         /// Why.
         cause: CloseCause,
+    },
+    /// Whoever holds the key of a node says that it is another life than this one: read membership anew; the room waits
+    /// for nothing.
+    Doubt {
+        /// The node.
+        node: NodeId,
+        /// Its life, as far as known.
+        incarnation: Incarnation,
     },
     /// A snapshot wants to be received; [`Subscriber::on_permit`] allows it.
     WantPermit(PermitTicket),
@@ -355,6 +363,15 @@ impl Subscriber {
         self.numbers.get(&owner.peer).map(|node| &self.peers[node].member)
     }
 
+    /// How long ago the inventory that a row is of was last known to be whole; none if it never was.
+    #[must_use]
+    pub fn age_of(&self, owner: Owner, now: Moment) -> Option<Duration> {
+        let peer = &self.peers[self.numbers.get(&owner.peer)?];
+        let mut streams = peer.streams.iter().map(|id| &self.streams[id]);
+        let stream = streams.find(|stream| stream.source.shard == owner.shard)?;
+        Some(now.since(stream.freshness.fresh_at()?))
+    }
+
     /// Up to `count` owner streams after `after`, in the order of their numbers.
     pub fn owners<'a>(
         &'a self,
@@ -364,6 +381,12 @@ impl Subscriber {
     ) -> impl Iterator<Item = OwnerDetail> + 'a {
         let from = after.map_or(StreamId(0), |StreamId(number)| StreamId(number + 1));
         self.streams.range(from..).take(count).map(|(&id, stream)| stream.detail(id, partition))
+    }
+
+    /// How long no page has come of the bootstrap that waits longest; none if no stream lacks its view.
+    #[must_use]
+    pub fn bootstrap_age(&self, now: Moment) -> Option<Duration> {
+        self.streams.values().filter_map(|stream| stream.bootstrap_age(self.settings.page_wait, now)).max()
     }
 
     /// Counters.

@@ -43,6 +43,7 @@ fn every_number_is_documented() {
     let expected = numbers_of! {
         Kind: u8,
         Transport: u8,
+        Attempt: u8,
         AnswerKind: u8,
         RefusalCause: u8,
         FailureCause: u8,

@@ -39,6 +39,7 @@ fn operations() -> impl Strategy<Value = OperationId> {
 prop_compose! {
     fn authorizes()(
         binding in bindings(), operation in operations(), deadline_ms in 1..=600_000u32, shm: bool,
+        attempt in one_of(Attempt::ALL),
         wanted in btree_map((0..4u8, 0..3u16, any::<[u8; 32]>(), any::<bool>()), 1u64.., 1..=128)
     ) -> Authorize {
         let residences = (wanted.into_iter()).map(|((namespace, group, block, is_dram), sequence)| ExactResidence {
@@ -51,7 +52,7 @@ prop_compose! {
         // Not in the order of their namespaces.
         let residences = residences.rev().collect();
         let transport = if shm { Transport::Shm } else { Transport::Quic };
-        Authorize { binding, operation, deadline_ms, transport, residences }
+        Authorize { binding, operation, deadline_ms, transport, attempt, residences }
     }
 }
 

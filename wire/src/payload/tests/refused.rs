@@ -170,7 +170,7 @@ fn an_authorize_is_bound_to_what_it_spells_out() {
 }
 
 #[test]
-fn an_authorize_has_a_deadline_and_a_transport() {
+fn an_authorize_has_a_deadline_a_transport_and_an_attempt() {
     let name = "authorize one over shm";
     for (deadline, fits) in [(0, false), (1, true), (600_000, true), (600_001, false), (u32::MAX, false)] {
         let found = bent(name, 190, &u32::to_le_bytes(deadline));
@@ -181,12 +181,16 @@ fn an_authorize_has_a_deadline_and_a_transport() {
         let found = bent(name, 194, &[transport]);
         assert_eq!(found, if transport < 2 { Ok(()) } else { no("there is no such transport") });
     }
+    for attempt in 0..=u8::MAX {
+        let found = bent(name, 195, &[attempt]);
+        assert_eq!(found, if attempt < 3 { Ok(()) } else { no("there is no such attempt") });
+    }
 }
 
 #[test]
 fn an_authorize_names_residences_once_in_listed_namespaces() {
     let name = "authorize three over quic";
-    let (namespaces, records) = (197, 197 + 64);
+    let (namespaces, records) = (198, 198 + 64);
     assert_eq!(bent(name, namespaces, &[0x90]), no("namespaces do not ascend strictly"), "out of order");
     let (_, header, mut body) = named(name);
     body.copy_within(namespaces..namespaces + 32, namespaces + 32);
@@ -214,7 +218,7 @@ fn an_authorize_is_bounded() {
     assert_eq!(more, over("residences of an operation", 129, GRANT_KEYS_MAX as u64));
     let none = decode(Says::Authorize, &Header { count: 0, ..header }, &body);
     assert_eq!(none, no("an operation wants nothing"));
-    let more = bent("authorize three over quic", 195, &[4]);
+    let more = bent("authorize three over quic", 196, &[4]);
     assert_eq!(more, over("namespaces of an operation", 4, 3));
     for wrong in [many(129), vec![], [three(), three()].concat()] {
         let refused = std::panic::catch_unwind(|| {

@@ -25,7 +25,7 @@ pub struct Sample {
 }
 
 /// The tag of [`binding`] as another implementation of SHA-256 gave it.
-pub const TAG: u128 = 0x5ae3_2356_ddc4_c13d_6835_5378_c2b8_583a;
+pub const TAG: u128 = 0xc2ef_98f3_343d_0a44_1e84_ff24_14a6_07ae;
 
 pub const OPERATION: OperationId =
     OperationId { origin: 0x0a0b_0c0d_0e0f_1011, number: 0x2122_2324_2526_2728 };
@@ -67,7 +67,9 @@ pub fn three() -> Vec<ExactResidence> {
 }
 
 pub fn authorize(residences: Vec<ExactResidence>, transport: Transport) -> Authorize {
-    Authorize { binding: binding(), operation: OPERATION, deadline_ms: 0x0001_0203, transport, residences }
+    let attempt = if transport == Transport::Shm { Attempt::Third } else { Attempt::First };
+    let deadline_ms = 0x0001_0203;
+    Authorize { binding: binding(), operation: OPERATION, deadline_ms, transport, attempt, residences }
 }
 
 fn frame(kind: u8, tag: u128, count: u32, parts: Vec<Part>) -> Vec<u8> {
@@ -89,8 +91,8 @@ fn record(namespace: u16, group: u16, block: u8, medium: u8, sequence: u64) -> P
 }
 
 fn authorizes() -> Vec<Sample> {
-    let fixed = |transport: u8, namespaces: u16| {
-        part(197)
+    let fixed = |transport: u8, attempt: u8, namespaces: u16| {
+        part(198)
             .raw(0, &counting::<16>(0x10))
             .text(16, 64, "node-a")
             .u64(82, 0x0102_0304_0506_0708)
@@ -100,7 +102,8 @@ fn authorizes() -> Vec<Sample> {
             .raw(174, &counting::<16>(0x40))
             .u32(190, 0x0001_0203)
             .u8(194, transport)
-            .u16(195, namespaces)
+            .u8(195, attempt)
+            .u16(196, namespaces)
     };
     let sample = |name, authorize: Authorize, plain| {
         let mut bytes = Vec::new();
@@ -118,7 +121,7 @@ fn authorizes() -> Vec<Sample> {
                 TAG,
                 3,
                 vec![
-                    fixed(0, 2),
+                    fixed(0, 0, 2),
                     namespace(0x20),
                     namespace(0x80),
                     record(1, 0x0506, 0x01, 1, 0x1122_3344_5566_7788),
@@ -130,7 +133,7 @@ fn authorizes() -> Vec<Sample> {
         sample(
             "authorize one over shm",
             authorize(one, Transport::Shm),
-            frame(1, TAG, 1, vec![fixed(1, 1), namespace(0x20), record(0, 1, 0x61, 0, 9)]),
+            frame(1, TAG, 1, vec![fixed(1, 2, 1), namespace(0x20), record(0, 1, 0x61, 0, 9)]),
         ),
     ]
 }
