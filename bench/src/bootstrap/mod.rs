@@ -1,10 +1,11 @@
 //! `orbitkv-bench bootstrap`: how long a node that joins late takes until it has all that the others have, and what they
 //! send it for that (chapter 6.1).
 //!
-//! Node after node joins a cluster of owners that stand still, is compared key by key, and leaves; then as many join while
-//! the owners make changes, and are compared when those have ended. Named a baseline, the `orbitkv` of an earlier commit,
-//! clusters of either take turns, and each p99 is held against the baseline's. Without one the times inform only; that
-//! every join ends in exactly what the owners have is a gate in any case.
+//! Node after node joins a cluster of owners that stand still, is compared key by key, is stopped until an owner's journal
+//! has gone on without it and its view has to be repaired, is compared again, and leaves; then as many join while the owners
+//! make changes, and are compared when those have ended. Named a baseline, the `orbitkv` of an earlier commit, clusters of
+//! either take turns, and each p99 is held against the baseline's. Without one the times inform only; that every join and
+//! every repair ends in exactly what the owners have is a gate in any case.
 
 mod join;
 mod plan;
@@ -16,6 +17,8 @@ use clap::Args;
 use orbitkv::cli::table::Table;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
+use orbitkv::quantity::ByteSize;
+use orbitkv::settings::JOURNAL_SLICE_BYTES_MIN;
 use serde_json::{Value, json};
 
 use crate::report::{Gate, Report};
@@ -34,6 +37,12 @@ use plan::{CHURN_CHANGES, Case, RATIO_MAX, Side};
 const OWNERS_MAX: u16 = 63;
 /// Joins between two words of progress.
 const JOINS_PER_WORD: usize = 10;
+/// Gates of ratios, each with the time of ours and that of the baseline.
+const RATIOS: [(&str, &str, &str); 3] = [
+    ("bootstrap", "bootstrap", "baseline_bootstrap"),
+    ("bootstrap_repair", "repair", "baseline_repair"),
+    ("bootstrap_churn", "bootstrap_churn", "baseline_bootstrap_churn"),
+];
 
 /// What to measure.
 #[derive(Args)]
@@ -125,14 +134,19 @@ fn leg<'a>(
     signals: &StopSignals,
 ) -> Result<(), Failure> {
     let common = &args.run;
-    let start = StartOrder { coalesce: common.coalesce, program, joiner: true, ..StartOrder::default() };
+    // The least of a journal, which an owner fills in a moment.
+    let journal = Some(ByteSize(JOURNAL_SLICE_BYTES_MIN));
+    let start =
+        StartOrder { coalesce: common.coalesce, program, joiner: true, journal, ..StartOrder::default() };
     let mut owners = Owners::start_as(common, &start, signals)?;
     let mix = Mix { own: CHURN_CHANGES, ..Mix::default() };
     let mut joiners = 1..;
     for Joins { case, joined, .. } in cases {
         let churn = (*case == Case::Churn).then(|| Rhythm::of(mix, owners.len(), args.churn));
         for (number, joiner) in (1..=joins).zip(&mut joiners) {
-            joined.push(join::once(&mut owners, format!("joiner-{joiner}"), common.seed, churn, signals)?);
+            let to_repair = (*case == Case::Quiet).then_some(number % owners.len());
+            let (name, what) = (format!("joiner-{joiner}"), (churn, to_repair));
+            joined.push(join::once(&mut owners, name, common.seed, what, signals)?);
             if number % JOINS_PER_WORD == 0 {
                 progress(&format!("{number} of {joins} nodes have joined"));
             }
@@ -142,23 +156,26 @@ fn leg<'a>(
 }
 
 impl Joins {
-    /// Time to the last first view, and from process start to all of it; none of a side that did not take part.
+    /// Time to the last first view, from process start to all of it, and of a repair: those that were made.
     fn distributions(&self) -> Vec<Distribution> {
-        if self.joined.is_empty() {
-            return Vec::new();
-        }
         let names = match (self.side, self.case) {
-            (Side::Ours, Case::Quiet) => ["bootstrap", "start_complete"],
-            (Side::Ours, Case::Churn) => ["bootstrap_churn", "start_complete_churn"],
-            (Side::Baseline, Case::Quiet) => ["baseline_bootstrap", "baseline_start_complete"],
-            (Side::Baseline, Case::Churn) => ["baseline_bootstrap_churn", "baseline_start_complete_churn"],
+            (Side::Ours, Case::Quiet) => ["bootstrap", "start_complete", "repair"],
+            (Side::Ours, Case::Churn) => ["bootstrap_churn", "start_complete_churn", "repair_churn"],
+            (Side::Baseline, Case::Quiet) => {
+                ["baseline_bootstrap", "baseline_start_complete", "baseline_repair"]
+            }
+            (Side::Baseline, Case::Churn) => {
+                ["baseline_bootstrap_churn", "baseline_start_complete_churn", "baseline_repair_churn"]
+            }
         };
-        let [mut bootstrap, mut complete] = names.map(Distribution::of);
+        let mut all = names.map(Distribution::of);
+        let [bootstrap, complete, repair] = &mut all;
         for joined in &self.joined {
             bootstrap.record(joined.bootstrap_us * 1_000);
             complete.record(joined.complete_ns);
+            joined.repair_us.into_iter().for_each(|repair_us| repair.record(repair_us * 1_000));
         }
-        vec![bootstrap, complete]
+        all.into_iter().filter(|distribution| distribution.len() > 0).collect()
     }
 
     fn convergence(&self) -> Convergence {
@@ -206,12 +223,12 @@ fn has_baseline(all: &[Joins]) -> bool {
 
 fn gates(args: &RunArgs, all: &[Joins]) -> Vec<Gate> {
     let mut gates = Vec::new();
-    for case in [Case::Quiet, Case::Churn] {
-        let of = |side| all.iter().find(|joins| (joins.case, joins.side) == (case, side));
-        let bootstrap = |side| of(side).and_then(|joins| joins.distributions().into_iter().next());
-        if let (Some(ours), Some(theirs)) = (bootstrap(Side::Ours), bootstrap(Side::Baseline)) {
-            let [ours_ms, theirs_ms] = [ours, theirs].map(|bootstrap| bootstrap.milliseconds(0.99));
-            let name = if case == Case::Quiet { "bootstrap" } else { "bootstrap_churn" };
+    for (name, ours, theirs) in RATIOS {
+        let p99_ms = |of: &str| {
+            let distributions = all.iter().flat_map(Joins::distributions);
+            distributions.into_iter().find(|one| one.name == of).map(|one| one.milliseconds(0.99))
+        };
+        if let (Some(ours_ms), Some(theirs_ms)) = (p99_ms(ours), p99_ms(theirs)) {
             let ratio = Gate::new(name, args.profile, args.seed)
                 .at_most(RATIO_MAX)
                 .against("p99 of the baseline, ms", Some(theirs_ms))
@@ -248,8 +265,13 @@ mod tests {
 
     fn joins((case, side): (Case, Side), bootstrap_us: &[u64], faults: u64) -> Joins {
         let convergence = Convergence { keys_missing: faults, ..Convergence::default() };
-        let joined =
-            |&bootstrap_us: &u64| Joined { bootstrap_us, complete_ns: 1, sent: Sent::default(), convergence };
+        let joined = |&bootstrap_us: &u64| Joined {
+            bootstrap_us,
+            complete_ns: 1,
+            sent: Sent::default(),
+            repair_us: None,
+            convergence,
+        };
         Joins { case, side, joined: bootstrap_us.iter().map(joined).collect() }
     }
 
@@ -291,6 +313,21 @@ mod tests {
             let judged = all(quiet, churn, faults);
             assert_eq!(judged, names.into_iter().zip(met).collect::<Vec<_>>(), "{quiet:?} {churn:?}");
         }
+    }
+
+    #[test]
+    fn repairs_are_held_against_repairs() {
+        let met = |ours: u64, theirs: u64| {
+            let of = |side, repair_us| {
+                let mut joins = joins((Case::Quiet, side), &[1_000], 0);
+                joins.joined[0].repair_us = Some(repair_us);
+                joins
+            };
+            judged(&[of(Side::Ours, ours), of(Side::Baseline, theirs)])
+        };
+        let names = ["bootstrap", "bootstrap_repair", "bootstrap_convergence"];
+        assert_eq!(met(5_400, 5_000), names.map(|name| (name, true)));
+        assert_eq!(met(5_600, 5_000), names.map(|name| (name, name != "bootstrap_repair")));
     }
 
     #[test]

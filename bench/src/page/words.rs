@@ -211,6 +211,11 @@ const GATES: &[(&str, &str, &str)] = &[
         "×",
     ),
     (
+        "bootstrap_repair",
+        "p99 of the time until a node that another one's changes have overtaken has them anew, times an earlier build",
+        "×",
+    ),
+    (
         "bootstrap_churn",
         "p99 of the same time while all other nodes change what they hold, times an earlier build",
         "×",

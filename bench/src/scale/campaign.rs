@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use orbitkv::cluster::{ClusterFailure, DivisionRefused};
 use orbitkv::control::signals::StopSignals;
@@ -121,9 +121,26 @@ impl Campaign {
             self.plan.cells.len(),
             shelf.path().display()
         ));
-        let mut records = Vec::new();
-        for cell in &self.plan.cells {
+        let (mut records, mut made, began) = (Vec::new(), 0, Instant::now());
+        for (number, cell) in self.plan.cells.iter().enumerate() {
+            if let Some(record) = record::take(shelf, cell)? {
+                progress(&format!("{}: is there", cell.name));
+                records.push(record);
+                continue;
+            }
+            let to_come = self.plan.cells.len() - number;
+            let left = left(began.elapsed(), made, to_come).map_or_else(String::new, |left| {
+                format!(", about {} minutes left", left.as_secs().div_ceil(60))
+            });
+            let (managers, residences) = (cell.managers, cell.residences);
+            progress(&format!(
+                "{}, {} of {}: {managers} nodes of {residences} residences{left}",
+                cell.name,
+                number + 1,
+                self.plan.cells.len()
+            ));
             records.push(self.cell(cell, shelf, &signals)?);
+            made += 1;
         }
         let report =
             gates::report(profile, &self.plan, self.seed, &self.machine, &records, at_start.until_now());
@@ -131,14 +148,9 @@ impl Campaign {
         Ok(report)
     }
 
-    /// The record of a cell: one that is there and counts, or one that is made now, whatever it says.
+    /// The record of a cell that is made now, whatever it says.
     fn cell(&self, cell: &Cell, shelf: &Shelf, signals: &StopSignals) -> Result<Record, Ended> {
-        if let Some(record) = record::take(shelf, cell)? {
-            progress(&format!("{}: is there", cell.name));
-            return Ok(record);
-        }
         let (carrier, why) = self.carrier(cell)?;
-        progress(&format!("{}: {} nodes of {} residences", cell.name, cell.managers, cell.residences));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (began, load) = (Instant::now(), machine::Pressure::now());
         let record = Record {
@@ -228,6 +240,11 @@ impl Campaign {
     }
 }
 
+/// Time that is left if the cells to come take as long as those that were made, on the average; unknown before the first.
+fn left(took: Duration, made: u32, to_come: usize) -> Option<Duration> {
+    (made > 0).then(|| took / made * to_come as u32)
+}
+
 /// A cell in a line.
 fn told(record: &Record) -> String {
     let name = &record.cell.name;
@@ -248,6 +265,12 @@ fn told(record: &Record) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_left_is_that_of_the_cells_to_come() {
+        assert_eq!(left(Duration::from_secs(90), 3, 4), Some(Duration::from_secs(120)));
+        assert_eq!(left(Duration::from_secs(9), 0, 4), None);
+    }
 
     #[test]
     fn a_directory_is_gone_on_with_only_by_the_same_campaign() {

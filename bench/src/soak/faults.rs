@@ -137,7 +137,9 @@ fn strike_all(striker: &mut Striker<'_>, done: &mut Vec<Done>) -> Result<(), Fai
         striker.rest(planned.calm)?;
         let one = striker.strike(&planned)?;
         progress(&format!(
-            "{} at {}: {} ms, well again after {} ms{}",
+            "faults: {} of {} s; {} at {}: {} ms, well again after {} ms{}",
+            striker.began.elapsed().as_secs(),
+            time.as_secs(),
             planned.kind.name(),
             striker.seats[planned.node].place().name,
             one.lasted_ms,

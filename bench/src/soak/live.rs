@@ -31,7 +31,7 @@ use crate::{Failure, processes, progress};
 /// Time the nodes may take to know each other.
 const COMPLETE_WAIT: Duration = Duration::from_secs(120);
 /// How long a peer may take to show what was just saved.
-const SHOWN_WAIT: Duration = Duration::from_secs(5);
+const SHOWN_WAIT: Duration = Duration::from_secs(60);
 const SHOWN_LOOK: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two words of progress.

@@ -111,11 +111,6 @@ impl Plan {
             settle_seconds,
         }
     }
-
-    /// Changes that an owner makes in a time.
-    pub fn changes_in(&self, time: Duration) -> u64 {
-        self.burst_changes * time.as_millis() as u64 / self.burst_period_ms
-    }
 }
 
 impl Live {
@@ -133,7 +128,6 @@ mod tests {
     fn the_formal_profile_is_half_an_hour_and_two_hours() {
         let plan = Plan::of(Profile::Formal);
         assert_eq!((plan.live.seconds, plan.faults.seconds), (1_800, 7_200));
-        assert_eq!(plan.changes_in(Duration::from_secs(1)), 500);
     }
 
     #[test]

@@ -17,14 +17,14 @@ use crate::Failure;
 use crate::own_network::Cut;
 use crate::streams::keys::Keys;
 use crate::streams::owner::Owner;
-use crate::streams::{failure, pause};
+use crate::streams::{failure, overflow, pause};
 
 /// Longest time until all nodes know each other again.
 const RECOVERY_WAIT: Duration = Duration::from_secs(120);
 /// How long a slow subscriber stands still, and how long it runs, in turns.
 const SLOW: (Duration, Duration) = (Duration::from_millis(800), Duration::from_millis(200));
-/// Changes of a burst that is to overflow a journal: few enough that its blocks find room beside the others.
-const OVERFLOW_BURST: u64 = 512;
+/// How often a journal is to be made to overflow before that counts as a fault that nobody saw.
+const OVERFLOW_ATTEMPTS: u32 = 3;
 /// How often somebody asks whether anything went wrong meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -179,28 +179,42 @@ impl Striker<'_> {
         Ok(())
     }
 
-    /// A node runs a part of the time; by how many records it was seen behind, beyond half of what an owner changes while
-    /// it stands still.
+    /// A node runs a part of the time; by how many records it was seen behind, beyond what is usual.
     fn slow(&mut self, planned: &Planned) -> Result<u64, Failure> {
-        let (until, usual) = (Instant::now() + planned.lasts, self.plan.changes_in(SLOW.0) / 2);
-        let mut lag = 0;
+        let (until, seats) = (Instant::now() + planned.lasts, self.seats);
+        let others = || seats.iter().enumerate().filter(|(at, _)| *at != planned.node).map(|(_, seat)| seat);
+        let mut beyond = 0;
         while Instant::now() < until {
             self.cluster.strike(Target::Node(planned.node), Fault::Pause, self.signals)?;
+            let before: Vec<u64> = others().map(Seat::changes).collect();
             self.rest(SLOW.0)?;
-            for (_, seat) in self.seats.iter().enumerate().filter(|(at, _)| *at != planned.node) {
+            for (seat, before) in others().zip(before) {
+                let changed = seat.changes() - before;
                 let (page, _): (MetadataPage, _) =
                     HttpClient::new(&seat.place().http)?.get_as("/cache/metadata")?;
                 let peers = page.shards.iter().filter_map(|shard| shard.peers.as_ref());
-                lag = peers.map(|peers| peers.lag_records_max).max().unwrap_or(0).max(lag);
+                let lag = peers.map(|peers| peers.lag_records_max).max().unwrap_or(0);
+                beyond = beyond.max(traces::lag_beyond(lag, changed));
             }
             self.cluster.strike(Target::Node(planned.node), Fault::Resume, self.signals)?;
             self.rest(SLOW.1)?;
         }
-        Ok(lag.saturating_sub(usual))
+        Ok(beyond)
     }
 
-    /// A node stands still until another one's journal no longer has what comes next for it.
+    /// A node stands still until another one's journal no longer has what comes next for it. It has to go on before its
+    /// lease ends, so that on a machine that is busy otherwise this may take several attempts.
     fn overflow(&mut self, planned: &Planned) -> Result<(), Failure> {
+        for _ in 0..OVERFLOW_ATTEMPTS {
+            if self.has_overflown(planned)? {
+                break;
+            }
+            self.cluster.await_complete(RECOVERY_WAIT, self.signals)?;
+        }
+        Ok(())
+    }
+
+    fn has_overflown(&mut self, planned: &Planned) -> Result<bool, Failure> {
         let (node, source) = (&self.seats[planned.node], &self.seats[planned.other]);
         let _engine = node.owner.lock().expect("a panic ends the process");
         let mut guard = source.owner.lock().expect("a panic ends the process");
@@ -213,22 +227,12 @@ impl Striker<'_> {
         let http = HttpClient::new(&source.place().http)?;
         node.set_dark(true);
         self.cluster.strike(Target::Node(planned.node), Fault::Pause, self.signals)?;
-        let until = Instant::now() + planned.lasts;
-        while Instant::now() < until {
-            pause(Duration::ZERO, self.signals)?;
-            // Looked at seldom: a burst is a few milliseconds.
-            for _ in 0..8 {
-                owner.burst(planned.other, OVERFLOW_BURST, 0)?;
-                source.changed(Some(*owner.keys()), OVERFLOW_BURST);
-            }
-            let (page, _): (MetadataPage, _) = http.get_as("/cache/metadata")?;
-            if page.shards.iter().any(|shard| shard.journal.oldest_sequence > applied + 1) {
-                break;
-            }
-        }
+        let changed = |keys: &Keys, changes| source.changed(Some(*keys), changes);
+        let owner = (planned.other, owner);
+        let overflown = overflow::until(owner, &http, applied, planned.lasts, changed, self.signals)?;
         self.cluster.strike(Target::Node(planned.node), Fault::Resume, self.signals)?;
         node.set_dark(false);
-        Ok(())
+        Ok(overflown)
     }
 
     /// A node ends and comes back with nothing, and its owner saves blocks anew.

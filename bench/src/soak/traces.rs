@@ -67,6 +67,15 @@ impl Traces {
     }
 }
 
+/// By how many records an owner's rearmost follower is behind, beyond half of what that owner changed while the follower
+/// stood still: one that runs is behind by a burst or two, however slow the machine is.
+pub fn lag_beyond(lag: u64, changed: u64) -> u64 {
+    match changed {
+        0 => 0,
+        _ => lag.saturating_sub(changed / 2),
+    }
+}
+
 /// What came to a counter over some of the nodes; a process that began meanwhile counts from nothing.
 fn came(
     before: &[Counters],
@@ -197,6 +206,14 @@ mod tests {
         }));
         assert!(!whole(Kind::LeaseExpiry, 0, |after| after[1].registrations += 1));
         assert!(whole(Kind::EtcdStopped, 0, |after| after[2].unanswered += 1));
+    }
+
+    #[test]
+    fn a_follower_is_slow_if_it_lacks_most_of_what_changed_while_it_stood_still() {
+        assert_eq!(lag_beyond(400, 400), 200);
+        assert_eq!(lag_beyond(64, 400), 0, "two bursts on their way");
+        assert_eq!(lag_beyond(64, 96), 16, "an owner that made three bursts in that time");
+        assert_eq!(lag_beyond(64, 0), 0, "nothing changed, so nothing shows");
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod coordinator;
 pub mod distribution;
 pub mod keys;
 pub mod outlet;
+pub mod overflow;
 pub mod owner;
 pub mod owners;
 pub mod samples;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::cluster::{
-    Cluster, ClusterOrder, Coordination, Division, DivisionOrder, NodeOrder, NodeProcess,
+    Cluster, ClusterOrder, Coordination, Division, DivisionOrder, Fault, NodeOrder, NodeProcess, Target,
 };
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::owners::{Owner as Stream, OwnersPage};
@@ -19,7 +19,7 @@ use serde_json::json;
 use super::coordinator::Coordinator;
 use super::keys::Keys;
 use super::owner::{Owner, engine};
-use super::{RunArgs, WAIT, failure, pause};
+use super::{RunArgs, WAIT, failure, overflow, pause};
 use crate::processes;
 use crate::{Failure, progress};
 
@@ -249,6 +249,28 @@ impl Owners {
     pub fn add(&mut self, name: String, signals: &StopSignals) -> Result<&NodeProcess, Failure> {
         let node = NodeOrder { name, ..self.joiner.clone().expect("there is a place for one") };
         Ok(self.cluster.add(node, signals)?)
+    }
+
+    /// Does this to the node that was added.
+    ///
+    /// # Errors
+    /// If it does not start again.
+    pub fn strike_added(&mut self, fault: Fault, signals: &StopSignals) -> Result<(), Failure> {
+        Ok(self.cluster.strike(Target::Node(self.len()), fault, signals)?)
+    }
+
+    /// Lets an owner's journal overflow ([`overflow::until`]).
+    ///
+    /// # Errors
+    /// If its node does not take the changes, or a signal comes.
+    pub fn overflow(
+        &mut self,
+        at: usize,
+        applied: u64,
+        longest: Duration,
+        signals: &StopSignals,
+    ) -> Result<bool, Failure> {
+        overflow::until((at, &mut self.owners[at]), &self.http[at], applied, longest, |_, _| (), signals)
     }
 
     /// Lets the node that was added go again.
