@@ -9,6 +9,8 @@
 mod publisher;
 mod record;
 mod sight;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -355,89 +357,3 @@ impl Ablation for Etcd {
 
 // A block that is deleted was put so long before that no request in flight is of it.
 const _: () = assert!(RESIDENCES > 2 * PLAIN_IN_FLIGHT as u64 && RESIDENCES > 2 * TRANSACTION_CHANGES as u64);
-
-#[cfg(test)]
-mod tests {
-    use orbitkv::cluster::{Cluster, ClusterOrder, Coordination};
-
-    use super::publisher::Seen;
-    use super::*;
-    use crate::payload::block_hashes;
-
-    const OBSERVERS: u16 = 3;
-    /// Puts of a first batch, and both kinds of a second.
-    const FIRST: u64 = 300;
-    const EACH: u64 = 50;
-
-    fn etcd_alone(signals: &StopSignals) -> Cluster {
-        let order = ClusterOrder {
-            nodes: Vec::new(),
-            coordination: Coordination::Started,
-            name: "bench".to_owned(),
-            data_parent: std::env::temp_dir(),
-            program: None,
-        };
-        Cluster::start(&order, signals).expect("an etcd of this machine")
-    }
-
-    /// Blocks are put, then others while the first of them end.
-    fn published(cluster: &Cluster, form: Form, namespace: u8, signals: &StopSignals) -> (Seen, Sight) {
-        let url = cluster.etcd_url().expect("it was started");
-        let sight = || {
-            Sight::now(&url, cluster.etcd_process_id().expect("a process")).expect("it tells its counters")
-        };
-        let publisher = Publisher::start(&url, form, OBSERVERS, 2).expect("a thread");
-        let until = |count: u64, so_far: &dyn Fn() -> u64| {
-            let count = count * u64::from(OBSERVERS);
-            await_until(&publisher, WAIT, signals, || so_far() >= count).expect("in time");
-        };
-        until(1, &|| publisher.watching());
-        let before = sight();
-        let names = block_hashes(1, u64::from(namespace), 0..FIRST + EACH);
-        let (first, second) = names.split_at(FIRST as usize);
-        let told = record::changes(namespace, 1, first, &[]);
-        publisher.tell(Batch { changes: told, made_ns: None }).expect("it lives");
-        until(FIRST, &|| publisher.applied());
-        let told = record::changes(namespace, FIRST + 1, second, &first[..EACH as usize]);
-        publisher.tell(Batch { changes: told, made_ns: Some(monotonic_ns()) }).expect("it lives");
-        until(FIRST + 2 * EACH, &|| publisher.applied());
-        let used = sight().since(&before);
-        (publisher.end().expect("etcd took it all"), used)
-    }
-
-    #[test]
-    fn every_observer_has_what_is_there_and_a_revision_is_a_request() {
-        let signals = StopSignals::watch().expect("signals");
-        let cluster = etcd_alone(&signals);
-        // A request for each change; 300 changes are transactions of 128, 128 and 44, and 100 are one.
-        for (form, namespace, revisions) in [(Form::Plain, 2, 400), (Form::Coalesced, 3, 4)] {
-            let began_ns = monotonic_ns();
-            let (seen, used) = published(&cluster, form, namespace, &signals);
-            let right: HashSet<_> = block_hashes(1, u64::from(namespace), EACH..FIRST + EACH)
-                .iter()
-                .map(|hash| (namespace, hash.0))
-                .collect();
-            assert_eq!(seen.tables.len(), usize::from(OBSERVERS));
-            assert!(seen.tables.iter().all(|table| *table == right), "{form:?}");
-            assert_eq!((used.revision, used.writes), (revisions, 400.0), "{form:?}");
-            let least = f64::from(OBSERVERS) * 350.0 * 52.0;
-            assert!(used.client_bytes > least, "{form:?}: {} bytes", used.client_bytes);
-            // Whoever follows saw the end of the batch that was awaited, and nothing before it was made.
-            let longest = monotonic_ns() - began_ns;
-            let is_within = |ns: &u64| (1..longest).contains(ns);
-            assert_eq!(seen.latencies_ns.len(), usize::from(OBSERVERS), "{form:?}");
-            assert!(seen.latencies_ns.iter().all(is_within), "{form:?}: {:?}", seen.latencies_ns);
-        }
-    }
-
-    #[test]
-    fn an_etcd_that_is_gone_ends_the_publisher_in_words() {
-        let publisher = Publisher::start("http://127.0.0.1:1", Form::Plain, 1, 1).expect("a thread");
-        let signals = StopSignals::watch().expect("signals");
-        let refused = await_until(&publisher, WAIT, &signals, || publisher.watching() > 0);
-        let words = refused.expect_err("nobody listens there").to_string();
-        assert!(words.contains("etcd refuses something or is gone"), "{words}");
-        let words = publisher.end().map(|_| ()).expect_err("and it says why").to_string();
-        assert!(words.starts_with("etcd: "), "{words}");
-    }
-}
