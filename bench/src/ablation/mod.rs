@@ -15,8 +15,10 @@ mod routing;
 mod shards;
 mod work;
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use orbitkv::cli::table::Table;
@@ -160,13 +162,13 @@ fn measure(args: &AblationArgs, runs: usize, mut ablation: Box<dyn Ablation>) ->
     let (machine, load) = (machine::describe(), machine::Pressure::now());
     let signals = StopSignals::watch()?;
     let mut measured = Vec::with_capacity(runs);
+    let began = Instant::now();
     for number in 0..runs {
-        pause(std::time::Duration::ZERO, &signals)?;
-        progress(&format!("ablation {name}: run {} of {runs}", number + 1));
+        pause(Duration::ZERO, &signals)?;
+        progress(&format!("ablation {name}: {}", words_of_run(number, runs, began.elapsed())));
         measured.push(match ablation.run(number, &signals) {
             Ok(trials) => trials,
-            Err(error) if error.is::<ClusterFailure>() || error.is::<WrongBytes>() => return Err(error),
-            Err(error) if number == 0 => return Err(error),
+            Err(error) if number == 0 || ends_all(&*error) => return Err(error),
             // What went wrong is kept, and what was measured before.
             Err(error) => {
                 progress(&format!("run {} failed: {error}", number + 1));
@@ -174,6 +176,7 @@ fn measure(args: &AblationArgs, runs: usize, mut ablation: Box<dyn Ablation>) ->
             }
         });
     }
+    let settings = ablation.settings();
     let report = Report {
         name: "ablation",
         profile: args.profile.into(),
@@ -186,12 +189,31 @@ fn measure(args: &AblationArgs, runs: usize, mut ablation: Box<dyn Ablation>) ->
             "runs": runs,
             "sides": ablation.sides(),
             "trials": measured,
-            "settings": ablation.settings(),
+            "disk": settings["disk"],
+            "settings": settings,
             "pressure": load.until_now(),
         }),
     };
     outlet.write(&report, &[])?;
     Ok(report)
+}
+
+/// Whether an error is no fault of one run: somebody wants an end, or bytes were wrong.
+fn ends_all(error: &(dyn Error + 'static)) -> bool {
+    let is_stopped = matches!(error.downcast_ref(), Some(ClusterFailure::Stopped { .. }));
+    is_stopped || error.is::<WrongBytes>()
+}
+
+/// Which run it is, and how long all others will take if they take as long as those before.
+fn words_of_run(number: usize, runs: usize, elapsed: Duration) -> String {
+    let run = format!("run {} of {runs}", number + 1);
+    match number {
+        0 => run,
+        done => {
+            let left = elapsed.as_secs_f64() / done as f64 * (runs - done) as f64;
+            format!("{run}, {left:.0} s left")
+        }
+    }
 }
 
 /// What the sides came to, the middle one of all runs, and what follows.
@@ -272,6 +294,7 @@ fn run_args(args: &AblationArgs, managers: u16, residences: u64) -> RunArgs {
 mod tests {
     use super::judgement::Sense;
     use super::*;
+    use crate::payload::require_stamp;
 
     struct Two;
 
@@ -342,6 +365,28 @@ mod tests {
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
         assert!(row("ours").ends_with("3.0") && row("theirs").ends_with("1.0"), "{text}");
         assert!(row("rate").contains("keep ours") && row("rate").contains("2.520"), "2 × 4 × 2 = 16: {text}");
+    }
+
+    #[test]
+    fn a_run_that_fails_ends_itself_alone_unless_all_are_to_end() {
+        let silent = ClusterFailure::Silent { name: "a".into(), waited: Duration::ZERO, log: "b".into() };
+        let failures: [(Failure, bool); 4] = [
+            (silent.into(), false),
+            ("it rained".into(), false),
+            (ClusterFailure::Stopped { signal: "SIGINT" }.into(), true),
+            (require_stamp(&[0; 16], 1, 1).expect_err("another stamp").into(), true),
+        ];
+        for (failure, is_end) in failures {
+            assert_eq!(ends_all(&*failure), is_end, "{failure}");
+        }
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_runs_before() {
+        let seconds = Duration::from_secs;
+        assert_eq!(words_of_run(0, 5, Duration::ZERO), "run 1 of 5");
+        assert_eq!(words_of_run(1, 5, seconds(10)), "run 2 of 5, 40 s left");
+        assert_eq!(words_of_run(4, 5, seconds(40)), "run 5 of 5, 10 s left");
     }
 
     #[test]

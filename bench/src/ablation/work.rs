@@ -119,7 +119,7 @@ fn work(subject: &Subject<'_>, plan: &Plan) -> Result<Worked, Failure> {
     thread::sleep(SETTLING);
     let (before, at) = (processor_time(subject.process)?, Instant::now());
     thread::sleep(Duration::from_millis(plan.rest_ms));
-    let quiet_cores = cores(processor_time(subject.process)? - before, at.elapsed());
+    let quiet_cores = cores(processor_time(subject.process)?.saturating_sub(before), at.elapsed());
 
     let (ping, ask) = engines[0].round_trips(plan.round_trips)?;
 
@@ -132,7 +132,7 @@ fn work(subject: &Subject<'_>, plan: &Plan) -> Result<Worked, Failure> {
         threads.into_iter().try_for_each(|thread| thread.join().expect("an engine says its errors"))
     });
     done.map_err(Fault::failure)?;
-    let (used, elapsed) = (processor_time(subject.process)? - before, at.elapsed());
+    let (used, elapsed) = (processor_time(subject.process)?.saturating_sub(before), at.elapsed());
     let blocks = (plan.batches * BATCH_BLOCKS) as f64 * subject.engines as f64;
     Ok(Worked {
         ping,

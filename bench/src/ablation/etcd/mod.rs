@@ -9,6 +9,8 @@
 mod publisher;
 mod record;
 mod sight;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -29,7 +31,7 @@ use crate::streams::cadence::rotation;
 use crate::streams::owners::{StartOrder, identity};
 use crate::streams::samples::Samples;
 use crate::streams::{RunArgs, WAIT, failure, pause};
-use crate::{Failure, progress};
+use crate::{Failure, machine, progress};
 use publisher::{Batch, Form, Publisher, patience};
 use sight::Sight;
 
@@ -260,8 +262,8 @@ impl Reading {
         UsedHere {
             etcd,
             revisions: etcd.revision,
-            nodes: (self.nodes - before.nodes).as_secs_f64(),
-            bench: (self.bench - before.bench).as_secs_f64(),
+            nodes: self.nodes.saturating_sub(before.nodes).as_secs_f64(),
+            bench: self.bench.saturating_sub(before.bench).as_secs_f64(),
             elapsed: (self.at - before.at).as_secs_f64(),
         }
     }
@@ -325,6 +327,7 @@ impl Ablation for Etcd {
 
     fn settings(&self) -> Value {
         json!({
+            "disk": machine::disk_of(&std::env::temp_dir()),
             "observers": self.observers,
             "changes_per_burst": self.changes,
             "bursts": self.plan.bursts,
