@@ -12,3 +12,4 @@ mod node_steps;
 mod random_tests;
 pub mod rig;
 mod save_tests;
+mod stage_tests;
