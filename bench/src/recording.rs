@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::cli::turns::{forget, read_core};
-use orbitkv::control::turns::TurnsPage;
+use orbitkv::control::turns::{TurnsPage, forgotten_between};
 use orbitkv::turns::timeline::CoreEvents;
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ impl Recording {
             true => forget(client, CORE, through)?,
             false => pages.last().map_or(0, |page| page.lost),
         };
-        self.lost += lost;
+        self.lost += lost + forgotten_between(after, &pages);
         self.pages.extend(pages.into_iter().filter(|page| !page.events.is_empty()));
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::http_client::{ClientError, HttpClient};
 use super::{NodeAddress, fail, fail_client, say};
-use crate::control::turns::TurnsPage;
+use crate::control::turns::{TurnsPage, forgotten_between};
 use crate::exit::Exit;
 use crate::settings::Token;
 use crate::turns::screen::screen;
@@ -64,10 +64,11 @@ pub fn forget(client: &HttpClient, core: u16, through: u64) -> Result<u64, Clien
     Ok(answer["lost"].as_u64().unwrap_or(0))
 }
 
-/// What pages of a core say that were read without forgetting in between.
+/// What pages of a core say that were read without forgetting in between; what somebody else let it forget meanwhile is
+/// lost.
 #[must_use]
 pub fn events_of(core: u16, pages: &[TurnsPage]) -> CoreEvents {
-    let lost = pages.last().map_or(0, |page| page.lost);
+    let lost = pages.last().map_or(0, |page| page.lost) + forgotten_between(0, pages);
     CoreEvents { core, lost, events: pages.iter().flat_map(TurnsPage::events).collect() }
 }
 
@@ -85,8 +86,10 @@ pub fn run(args: &TurnsArgs) -> ExitCode {
             cores.push(read_core(&client, core, 0)?);
         }
         if args.forget {
-            for (core, pages) in (0..).zip(&cores) {
-                forget(&client, core, pages.last().map_or(0, TurnsPage::through))?;
+            for (core, pages) in (0..).zip(&mut cores) {
+                let Some(last) = pages.last_mut() else { continue };
+                // More may have found no room since that page was read, and is never told again.
+                last.lost = last.lost.max(forget(&client, core, last.through())?);
             }
         }
         Ok(cores)

@@ -111,6 +111,20 @@ impl TurnsPage {
     }
 }
 
+/// Events after `after` that these pages of a core, read one after another, do not have because somebody else let the
+/// node forget them meanwhile; `after` is 0 if nothing was read before.
+#[must_use]
+pub fn forgotten_between(after: u64, pages: &[TurnsPage]) -> u64 {
+    let (mut through, mut missing) = (after, 0);
+    for page in pages {
+        if through > 0 {
+            missing += page.first.saturating_sub(through + 1);
+        }
+        through = page.through();
+    }
+    missing
+}
+
 /// `?core=&after=&limit=` of the page.
 #[derive(Deserialize)]
 pub(super) struct Window {
@@ -185,5 +199,18 @@ mod tests {
         assert_eq!(other.events().collect::<Vec<_>>(), events[..1]);
         let empty = TurnsPage::of(&TurnsAnswer { first: 8, events: Vec::new(), ..answer }, 2);
         assert_eq!((empty.next, empty.through()), (None, 7));
+    }
+
+    #[test]
+    fn what_another_reader_let_go_is_missing_and_what_was_gone_before_is_not() {
+        let page = |first, events: usize| TurnsPage {
+            first,
+            events: vec![(0, 0, 0, 0, 0, 0); events],
+            ..TurnsPage::default()
+        };
+        let (whole, cut) = ([page(8, 2), page(10, 3), page(13, 0)], [page(8, 2), page(14, 3), page(20, 1)]);
+        assert_eq!((forgotten_between(0, &whole), forgotten_between(7, &whole)), (0, 0));
+        assert_eq!((forgotten_between(0, &cut), forgotten_between(5, &cut)), (4 + 3, 2 + 4 + 3));
+        assert_eq!(forgotten_between(3, &[]), 0);
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use orbitkv::client::RequestMoments;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
-use orbitkv::turns::screen::screen;
+use orbitkv::turns::screen::{screen, shares_text};
 use orbitkv::turns::timeline::{Doing, Shares, Timeline};
 use serde::Serialize;
 use serde_json::json;
@@ -34,16 +34,16 @@ struct Kept<'a> {
     engine: Vec<(u64, u64, u8, u64, u64)>,
 }
 
-/// Makes it and shows it.
+/// Makes it and shows it. Events without room make it prove nothing, which the exit code says, too.
 pub fn run(plan: &Plan, args: &IsolationArgs, cores: Cores) -> ExitCode {
     let media = match args.medium {
         Media::Both => return usage("--trace-turns makes one run: name --medium dram or --medium ssd"),
         one => one.list(),
     };
     match work(plan, media[0], args, cores) {
-        Ok(text) => {
+        Ok(Told { text, lost }) => {
             println!("{text}");
-            Exit::Done.into()
+            if lost == 0 { Exit::Done.into() } else { Exit::Unmet.into() }
         }
         Err(Unmade::Stopped(signal)) => fail(Exit::Unmet, &*Failure::from(format!("stopped by {signal}"))),
         Err(Unmade::WrongBytes(words)) => fail(Exit::Unmet, &*Failure::from(words)),
@@ -51,11 +51,18 @@ pub fn run(plan: &Plan, args: &IsolationArgs, cores: Cores) -> ExitCode {
     }
 }
 
+/// What is shown.
+struct Told {
+    text: String,
+    /// Events without room.
+    lost: u64,
+}
+
 fn usage(words: &str) -> ExitCode {
     fail(Exit::Usage, &*Failure::from(words))
 }
 
-fn work(plan: &Plan, medium: Medium, args: &IsolationArgs, cores: Cores) -> Result<String, Unmade> {
+fn work(plan: &Plan, medium: Medium, args: &IsolationArgs, cores: Cores) -> Result<Told, Unmade> {
     let signals = StopSignals::watch()?;
     std::fs::create_dir_all(&args.out)?;
     let directory = args.out.canonicalize()?;
@@ -71,18 +78,20 @@ fn work(plan: &Plan, medium: Medium, args: &IsolationArgs, cores: Cores) -> Resu
     let moments: Vec<RequestMoments> =
         traced.moments.into_iter().filter(|moments| moments.submitted_ns >= began_ns).collect();
     timeline.join(&moments);
+    let lost = timeline.lost;
     if args.json {
-        return Ok(format!("{:#}", figures(&timeline, args.slowest)));
+        return Ok(Told { text: format!("{:#}", figures(&timeline, args.slowest)), lost });
     }
     let all: Vec<_> = timeline.slowest(usize::MAX);
     let slow = all.len().div_ceil(100);
-    Ok(format!(
+    let text = format!(
         "{}\nof {} requests the slowest 1 % ({slow}) waited for: {}\nraw pages: {}",
         screen(&timeline, args.slowest),
         all.len(),
-        orbitkv::turns::screen::shares_text(&timeline.waited_for(&all[..slow])),
+        shares_text(&timeline.waited_for(&all[..slow])),
         path.display()
-    ))
+    );
+    Ok(Told { text, lost })
 }
 
 fn keep(path: &Path, medium: Medium, seed: u64, measured: &Measured, traced: &Traced) -> Result<(), Failure> {

@@ -16,3 +16,4 @@ mod random_tests;
 mod retention_tests;
 pub mod rig;
 mod save_tests;
+mod stage_tests;
