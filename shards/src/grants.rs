@@ -150,6 +150,8 @@ struct Account {
     operations: usize,
     pins: Pool,
     bytes: Pool,
+    /// Of those, what goes over the network.
+    network_bytes: Pool,
     quarantined_pins: u64,
     quarantined_bytes: u64,
 }
@@ -373,9 +375,13 @@ impl Grants {
 
     fn charge(&self, node: NodeId, transport: Transport, slot_bytes: u64) -> Vec<Permit> {
         let account = &self.accounts[&node];
-        let shared = (transport == Transport::Shm).then_some((&self.shm_bytes, slot_bytes));
-        let shares = [(&account.pins, 1), (&account.bytes, slot_bytes), (&self.bytes, slot_bytes)];
-        let permits = shares.into_iter().chain(shared).map(|(pool, amount)| pool.take(amount));
+        let way = match transport {
+            Transport::Quic => &account.network_bytes,
+            Transport::Shm => &self.shm_bytes,
+        };
+        let shares =
+            [(&account.pins, 1), (&account.bytes, slot_bytes), (&self.bytes, slot_bytes), (way, slot_bytes)];
+        let permits = shares.into_iter().map(|(pool, amount)| pool.take(amount));
         permits.map(|permit| permit.expect("asked for room before")).collect()
     }
 
@@ -523,6 +529,7 @@ impl Account {
             operations: 0,
             pins: Pool::new("pins of a node", settings.pins_per_node_max),
             bytes: Pool::new("bytes lent to a node", settings.bytes_per_node_max),
+            network_bytes: Pool::new("bytes sent to a node", settings.bytes_per_node_max),
             quarantined_pins: 0,
             quarantined_bytes: 0,
         }

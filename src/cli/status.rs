@@ -7,7 +7,7 @@ use clap::Args;
 use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
-use crate::control::report::{LendingReport, SsdState};
+use crate::control::report::{FetchingReport, LendingReport, SsdState};
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
 
@@ -62,6 +62,22 @@ fn egress(page: &MetadataPage) -> String {
             sum(LendingReport::egress_refused)
         ),
     }
+}
+
+/// What may be asked of peers, and what waits to be.
+fn receive(page: &MetadataPage) -> String {
+    let peers = page.shards.iter().filter_map(|report| report.peers.as_ref());
+    let sum = |of: fn(&FetchingReport) -> u64| peers.clone().map(|peers| of(&peers.fetching)).sum::<u64>();
+    let rate = match sum(|fetching| fetching.receive_rate) {
+        0 => "as fast as peers answer".to_owned(),
+        rate => format!("{} a second", rounded(rate)),
+    };
+    format!(
+        "{rate}, {} of {} on their way, {} wait",
+        rounded(sum(|fetching| fetching.outstanding_bytes)),
+        rounded(sum(|fetching| fetching.window_bytes)),
+        rounded(sum(|fetching| fetching.queued_bytes))
+    )
 }
 
 fn members(page: &MetadataPage) -> String {
@@ -126,9 +142,9 @@ pub fn screen(page: &MetadataPage) -> String {
             ),
         ),
     ];
-    let egress = (!page.standalone).then(|| ("egress", egress(page)));
-    let mut text: String =
-        lines.into_iter().chain(egress).map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    let flow = (!page.standalone).then(|| [("receive", receive(page)), ("egress", egress(page))]);
+    let lines = lines.into_iter().chain(flow.into_iter().flatten());
+    let mut text: String = lines.map(|(name, value)| format!("{name:<12} {value}\n")).collect();
     let mut table = Table::new([
         "shard",
         "sequence",

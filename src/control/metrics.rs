@@ -314,6 +314,15 @@ const METRICS: &[Metric] = &[
     level("orbitkv_egress_rate_bytes", "Bytes a second that may be sent to peers; 0 for no bound", |r| {
         of_peers(r, |p| one(p.lending.egress_rate))
     }),
+    level("orbitkv_receive_rate_bytes", "Bytes a second that may be asked of peers; 0 for no bound", |r| {
+        of_peers(r, |p| one(p.fetching.receive_rate))
+    }),
+    level("orbitkv_receive_window_bytes", "Payload bytes that may still come, and that may be asked for", |r| {
+        of_peers(r, |p| {
+            let (used, most) = (p.fetching.outstanding_bytes, p.fetching.window_bytes);
+            by("kind", [("outstanding", used), ("bound", most)])
+        })
+    }),
     level("orbitkv_flow_waiting_bytes", "Payload bytes that wait to be sent, or to be asked for", |r| {
         of_peers(r, |p| {
             let (send, ask) = (p.lending.egress_waiting_bytes, p.fetching.queued_bytes);

@@ -293,6 +293,9 @@ impl Payload {
             }
         });
         let (operation, is_cancelled) = (fetch.asked.operation, fetch.is_cancelled);
+        if is_cancelled {
+            self.fetcher.on_discarded(read_bytes as u64);
+        }
         let end = match outcome {
             Ok(ReadState::Blocked) => return read_bytes,
             Ok(ReadState::More) => {
