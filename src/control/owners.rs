@@ -6,6 +6,7 @@ use orbitkv_shards::inventory::subscriber::{OwnerState, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::http::PortError;
+use super::routes::LoadRow;
 use crate::peers::OwnerRow;
 
 /// One owner stream.
@@ -38,6 +39,8 @@ pub struct Owner {
     pub lacking_ms: Option<u64>,
     /// Whether there was no room for what the source has.
     pub misfit: bool,
+    /// How busy it said that it is, if it did lately.
+    pub load: Option<LoadRow>,
 }
 
 /// A page of them.
@@ -85,7 +88,7 @@ where
     Ok(page)
 }
 
-fn owner(core: u16, OwnerRow { detail, age, lacking }: &OwnerRow) -> Owner {
+fn owner(core: u16, OwnerRow { detail, age, lacking, load }: &OwnerRow) -> Owner {
     let source = detail.source;
     Owner {
         node_id: source.node.to_string(),
@@ -109,5 +112,6 @@ fn owner(core: u16, OwnerRow { detail, age, lacking }: &OwnerRow) -> Owner {
         age_ms: age.map(|age| age.as_millis() as u64),
         lacking_ms: lacking.map(|lacking| lacking.as_millis() as u64),
         misfit: detail.misfit,
+        load: load.map(LoadRow::new),
     }
 }

@@ -42,6 +42,7 @@ impl Core {
             peers.read_on();
         }
         left_over |= peers.is_reading(boot);
+        peers.observe(shard, now);
         while let Some((to, letter)) = peers.poll_letter() {
             if let Err(letter) = mail.send(to, letter) {
                 // Whoever takes from the full lane rings.

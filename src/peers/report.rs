@@ -11,6 +11,7 @@ use orbitkv_shards::inventory::subscriber::{OwnerDetail, StreamId, SubscriberFig
 use orbitkv_shards::shard::Tag;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
+use orbitkv_wire::inventory::ResourceSummary;
 
 use super::links::Side;
 use super::{PayloadReport, Peers};
@@ -60,6 +61,8 @@ pub struct OwnerRow {
     pub age: Option<Duration>,
     /// Time since its view is missing or beyond repair.
     pub lacking: Option<Duration>,
+    /// How busy it said that it is, and how long ago, if it did lately.
+    pub load: Option<(ResourceSummary, Duration)>,
 }
 
 /// What control asks for a waiter that awaits a fence.
@@ -117,6 +120,7 @@ impl Peers {
         let since = |at: Option<Moment>| at.map(|at| now.since(at));
         let row = |detail: OwnerDetail| OwnerRow {
             age: since(detail.fresh_at),
+            load: self.subscriber.summary_of(&detail.source, now),
             lacking: since(detail.lacking_since),
             detail,
         };

@@ -50,7 +50,8 @@ impl Grants {
             return 0;
         }
         let beside_all = of.bytes_in_time.saturating_sub(self.unsent_bytes());
-        let beside_own = (of.bytes_in_time / of.nodes).saturating_sub(self.accounts[&node].network_bytes.in_use());
+        let beside_own =
+            (of.bytes_in_time / of.nodes).saturating_sub(self.accounts[&node].network_bytes.in_use());
         beside_all.max(beside_own)
     }
 

@@ -276,6 +276,11 @@ impl Payload {
         rooms.chain(again).chain(sockets).min()
     }
 
+    /// Bytes that it has given to the network.
+    pub fn sent_bytes(&self) -> u64 {
+        self.egress.figures().sent_bytes
+    }
+
     /// What it says of itself.
     pub fn report(&self, now: Moment) -> PayloadReport {
         PayloadReport {
