@@ -117,6 +117,8 @@ enum Gate {
     Lowering { revision: u64, missing: BTreeSet<ShardIndex> },
     /// All cores stand at the revision.
     Raised { revision: u64 },
+    /// Cores are told of a map that is of this revision in part: none is raised.
+    Partial { revision: u64 },
     /// The snapshot of this revision was found invalid; it may be read again.
     Invalid { revision: u64 },
 }
@@ -138,13 +140,23 @@ impl RaiseGate {
         let late = match self.state {
             Gate::Unset => false,
             Gate::Lowering { revision: last, .. } | Gate::Raised { revision: last } => revision <= last,
-            Gate::Invalid { revision: last } => revision < last,
+            Gate::Partial { revision: last } | Gate::Invalid { revision: last } => revision < last,
         };
         if late {
             return false;
         }
         self.state = Gate::Lowering { revision, missing: (0..self.cores).map(ShardIndex).collect() };
         true
+    }
+
+    /// A map to mail as `lower(revision)` to every core, of which only some records are as new as that: nobody may call
+    /// anything absent by it, so no core is raised before a whole one. False if it is older than the last one.
+    pub fn lower_in_part(&mut self, revision: u64) -> bool {
+        let late = self.revision().is_some_and(|last| revision < last);
+        if !late {
+            self.state = Gate::Partial { revision };
+        }
+        !late
     }
 
     /// A core has answered `lower(revision)`. Says the revision to mail as `may raise` to every core, once,
@@ -181,9 +193,10 @@ impl RaiseGate {
     pub fn revision(&self) -> Option<u64> {
         match &self.state {
             Gate::Unset => None,
-            Gate::Lowering { revision, .. } | Gate::Raised { revision } | Gate::Invalid { revision } => {
-                Some(*revision)
-            }
+            Gate::Lowering { revision, .. }
+            | Gate::Raised { revision }
+            | Gate::Partial { revision }
+            | Gate::Invalid { revision } => Some(*revision),
         }
     }
 }

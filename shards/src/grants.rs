@@ -23,11 +23,12 @@ use std::time::Duration;
 
 use orbitkv_wire::bounds::OPERATION_ORIGINS_MAX;
 use orbitkv_wire::identity::{Incarnation, NodeId, key_hash};
-use orbitkv_wire::inventory::Requester;
+use orbitkv_wire::inventory::{Requester, ResourceSummary};
 use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Refusal, StopCause, Tag, Transport};
 
 use crate::admission::{Permit, Pool};
 use crate::flow::egress::Urgency;
+use crate::flow::pressure::UNMEASURED;
 use crate::shard::{GrantBatch, GrantOutcome, PinEvent, PinId, Shard};
 use crate::time::Moment;
 
@@ -177,6 +178,8 @@ pub struct Grants {
     bytes: Pool,
     shm_bytes: Pool,
     quarantined_bytes: u64,
+    /// What answers say of how busy this shard is.
+    summary: ResourceSummary,
     effects: VecDeque<Effect>,
     figures: GrantFigures,
 }
@@ -195,6 +198,7 @@ impl Grants {
             bytes: Pool::new("lent bytes", settings.bytes_max),
             shm_bytes: Pool::new("bytes lent over shared memory", settings.shm_bytes_max),
             quarantined_bytes: 0,
+            summary: UNMEASURED,
             effects: VecDeque::new(),
             figures: GrantFigures::default(),
             settings,
@@ -234,6 +238,11 @@ impl Grants {
         Ok(())
     }
 
+    /// How busy this shard is: what the next answers say.
+    pub fn on_summary(&mut self, summary: ResourceSummary) {
+        self.summary = summary;
+    }
+
     /// A process on this host has proved on the peer socket that it is this reader: its node may read over
     /// shared memory.
     pub fn on_reader_joined(&mut self, reader: Reader) {
@@ -254,6 +263,7 @@ impl Grants {
     ) {
         let tag = authorize.binding.tag();
         let operation = authorize.operation;
+        self.figures.asked[usize::from(authorize.attempt as u8)] += authorize.residences.len() as u64;
         if let Err(refusal) = self.admit(at.connection, authorize, life) {
             self.figures.on_refused(refusal);
             self.say(at, tag, operation, FromSource::Refused(refusal));
@@ -290,12 +300,17 @@ impl Grants {
                     self.figures.busy_for_egress[Urgency::of(time) as usize] += u64::from(egress.is_some());
                     Answer::Busy { retry_after_ms: self.retry_after_ms(requester.node, egress) }
                 }
+                GrantOutcome::DeviceRests(rest) => {
+                    let rest_ms = u32::try_from(rest.as_millis()).unwrap_or(u32::MAX);
+                    Answer::Busy { retry_after_ms: rest_ms.max(self.settings.retry_after_ms) }
+                }
             };
             self.figures.on_answer(outcome);
             answers.push(answer);
         }
         let grant_ms = u32::try_from(time.as_millis()).expect("a grant is at most a few seconds");
-        self.say(at, tag, operation, FromSource::Answers { grant_ms, answers });
+        let summary = self.summary;
+        self.say(at, tag, operation, FromSource::Answers { grant_ms, summary, answers });
         if pins.is_empty() {
             self.effects.push_back(Effect::Finish { at });
             return self.assert_invariants();

@@ -23,6 +23,7 @@ pub mod planner;
 pub mod reservations;
 pub mod residents;
 pub mod resilience;
+pub mod retention;
 pub mod segment_log;
 pub mod shard;
 pub mod slab;

@@ -27,8 +27,9 @@ pub struct OwnersArgs {
 
 /// A line for each owner stream, and where the next page begins.
 fn table(page: &OwnersPage) -> String {
-    let mut table =
-        Table::new(["owner", "shard", "core", "state", "applied", "head", "rows", "age", "load", "note"]);
+    let mut table = Table::new([
+        "owner", "shard", "core", "state", "applied", "head", "rows", "age", "calls", "load", "note",
+    ]);
     for owner in &page.owners {
         let note = match (owner.installed, owner.misfit) {
             (true, _) => "",
@@ -44,6 +45,7 @@ fn table(page: &OwnersPage) -> String {
             owner.source_head.to_string(),
             owner.rows.to_string(),
             owner.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms} ms")),
+            if owner.mode.is_empty() { "-".to_owned() } else { owner.mode.clone() },
             owner.load.map_or_else(|| "-".to_owned(), |load| load_text(&load)),
             note.to_owned(),
         ]);

@@ -1,5 +1,7 @@
 //! Faults of a cluster's processes on purpose: killed, paused, started again.
 
+use std::ops::Range;
+
 use rustix::process::Signal;
 
 use super::child::{ChildProcess, end_all};
@@ -66,6 +68,25 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+
+    /// Starts nodes again that were killed, all at once, at the same addresses and with the same directories; they serve
+    /// when this returns.
+    ///
+    /// # Errors
+    /// If one does not start.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn restart_nodes(
+        &mut self,
+        nodes: Range<usize>,
+        signals: &StopSignals,
+    ) -> Result<(), ClusterFailure> {
+        for at in nodes.clone() {
+            self.nodes[at] = self.spawn(at)?;
+        }
+        self.nodes[nodes].iter_mut().try_for_each(|node| node.await_ready(signals))
     }
 
     fn restart(&mut self, target: Target, signals: &StopSignals) -> Result<(), ClusterFailure> {

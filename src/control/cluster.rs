@@ -10,14 +10,14 @@ use orbitkv_native::clock::monotonic_ns;
 use orbitkv_shards::coverage::RaiseGate;
 use orbitkv_shards::fence::{AwaitEffect, AwaitFailure, AwaitSettings, Awaits, Fence, WaiterId};
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{Alarm, Doubt, FenceCause, Roster};
+use orbitkv_shards::membership::{Alarm, FenceCause, Looked, Roster};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, ShardIndex};
 use orbitkv_wire::scope::ScopeDigest;
 use tokio::sync::{mpsc, oneshot};
 
 use super::epoch_file::EpochFile;
-use super::etcd::{Lives, Ready};
+use super::etcd::{Heard, Lives, Ready};
 use super::port::CorePort;
 use crate::cli::say;
 use crate::core::mail::Letter;
@@ -35,8 +35,9 @@ pub(super) struct Cluster {
     gate: RaiseGate,
     awaits: Awaits,
     waiters: HashMap<WaiterId, Waiter>,
-    /// To whoever follows etcd. Each core doubts a life once for each cause, so what waits is bounded.
-    doubts: mpsc::UnboundedSender<Doubt>,
+    /// To whoever follows etcd. Each core doubts a life once for each cause, and wants no more records than it has dials
+    /// and operations, so what waits is bounded.
+    heard: mpsc::UnboundedSender<Heard>,
 }
 
 #[derive(Debug)]
@@ -47,10 +48,10 @@ struct Waiter {
 
 impl Cluster {
     /// A node of `local`'s name and shards that is no member yet.
-    pub fn new(local: Local, scope: ScopeDigest, doubts: mpsc::UnboundedSender<Doubt>) -> Cluster {
+    pub fn new(local: Local, scope: ScopeDigest, heard: mpsc::UnboundedSender<Heard>) -> Cluster {
         let mut awaits = Awaits::new(AwaitSettings::default(), local, scope);
         awaits.on_fenced();
-        Cluster { gate: RaiseGate::new(local.shards), awaits, waiters: HashMap::new(), doubts }
+        Cluster { gate: RaiseGate::new(local.shards), awaits, waiters: HashMap::new(), heard }
     }
 
     /// Letters for every core that the awaits want sent; ends those that are done.
@@ -107,10 +108,10 @@ impl CorePort {
         }
     }
 
-    /// What a core has heard contradicts what is known of a member.
-    pub(super) fn on_doubted(&self, doubt: Doubt) {
+    /// Something that a core has to say of members.
+    pub(super) fn pass_on(&self, heard: Heard) {
         // Whoever leaves reads nothing any more.
-        let _ = self.with_cluster(|cluster| cluster.doubts.send(doubt));
+        let _ = self.with_cluster(|cluster| cluster.heard.send(heard));
     }
 
     /// What a core has for a waiter.
@@ -230,11 +231,18 @@ impl Lives for Teller {
         tracing::debug!(revision = map.revision, members = map.members().len(), "members");
         let is_new = self.port.with_cluster(|cluster| {
             cluster.awaits.on_members(map);
-            cluster.gate.lower(map.revision)
+            match roster.is_whole() {
+                true => cluster.gate.lower(map.revision),
+                false => cluster.gate.lower_in_part(map.revision),
+            }
         });
         if is_new {
             self.port.tell_life(&LifeLetter::Members(Neighbours::of(roster)));
         }
+    }
+
+    fn on_looked(&mut self, looked: &Looked) {
+        self.port.tell_life(&LifeLetter::Looked(looked.clone()));
     }
 
     fn on_suspended(&mut self, cause: &str) {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
-use orbitkv_shards::membership::Doubt;
+use orbitkv_shards::membership::{Doubt, LookWish};
 use orbitkv_shards::shard::{Command, Reply, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
 use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
@@ -23,6 +23,8 @@ use crate::peers::{
     LifeLetter, OwnerRow, OwnersPage, PermitLetter, ReadingsAnswer, ReadingsQuestion, SamplesAnswer,
     SamplesQuestion,
 };
+use crate::settings::Policy;
+use crate::turns::recorder::{TurnsAnswer, TurnsQuestion};
 
 /// Letters a lane holds.
 pub const LANE_LETTERS: usize = 1_024;
@@ -81,6 +83,10 @@ pub enum Letter {
     Readings(Box<ReadingsQuestion>),
     /// Control wants samples of visibility.
     Samples(SamplesQuestion),
+    /// Control wants a page of what this core recorded of its turns.
+    Turns(TurnsQuestion),
+    /// Settings that hold from now on, and the number of their version.
+    Policy(Box<(u64, Policy)>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }
@@ -113,10 +119,14 @@ pub enum Answer {
     Readings(Box<ReadingsAnswer>),
     /// Samples of visibility and whose; none if the core keeps none.
     Samples(Tag, ShardIndex, Box<Option<SamplesAnswer>>),
+    /// A page of recorded turns and whose; none if the core records none.
+    Turns(Tag, ShardIndex, Box<Option<TurnsAnswer>>),
     /// The core stands at this revision of the membership.
     Lowered(ShardIndex, u64),
     /// What was heard on the wire contradicts what is known of a member.
     Doubted(Box<Doubt>),
+    /// A record is to be read before its node is asked.
+    Look(Box<LookWish>),
     /// The core has ended.
     Stopped,
     /// An engine asked for the node to drain.

@@ -23,11 +23,14 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// Takes a doubt in, unless it was said before.
-    fn add(&mut self, doubt: Doubt) {
-        if self.said.insert((doubt.node, doubt.cause), doubt.incarnation) != Some(doubt.incarnation) {
+    /// Takes a doubt in, unless it was said before; whether it is new.
+    fn add(&mut self, doubt: Doubt) -> bool {
+        let before = self.said.insert((doubt.node, doubt.cause), doubt.incarnation);
+        let is_new = before != Some(doubt.incarnation);
+        if is_new {
             self.unsaid.push_back(doubt);
         }
+        is_new
     }
 
     /// Who is a member has changed: lives that are over may be forgotten.
@@ -65,10 +68,15 @@ impl Peers {
                     let letter = || Letter::Excluded(Box::new((node, incarnation)));
                     self.letters.extend(others.map(|core| (usize::from(core), letter())));
                 }
-                Heard::Doubt { node, incarnation } => {
-                    self.doubts.add(Doubt { node, incarnation, cause: DoubtCause::Life });
-                }
+                Heard::Doubt { node, incarnation } => self.on_another_life(node, incarnation),
             }
+        }
+    }
+
+    /// Whoever holds a node's key speaks for another life than this one.
+    pub(super) fn on_another_life(&mut self, node: NodeId, incarnation: Incarnation) {
+        if self.doubts.add(Doubt { node, incarnation, cause: DoubtCause::Life }) {
+            tracing::info!(core = self.shard.0, %node, %incarnation, "superseded");
         }
     }
 }

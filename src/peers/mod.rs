@@ -11,6 +11,7 @@
 mod doubts;
 mod life;
 mod links;
+mod looks;
 mod lookup;
 mod payload;
 mod permits;
@@ -19,6 +20,7 @@ mod samples;
 mod settings;
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 
 use orbitkv_native::arena::Arena;
 use orbitkv_native::entropy;
@@ -30,14 +32,19 @@ use orbitkv_shards::inventory::permits::Permits;
 use orbitkv_shards::inventory::publisher::{CloseCause, Publisher, PublisherEffect};
 use orbitkv_shards::inventory::subscriber::{Index, StreamId, Subscriber, SubscriberEffect};
 use orbitkv_shards::members::Local;
+use orbitkv_shards::membership::{LookPurpose, LookWish, Looked, RefreshPolicy};
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::identity::{NamespaceDigest, Sequence, SessionId, ShardIndex};
+use orbitkv_wire::identity::{NamespaceDigest, NodeId, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
+use crate::settings::PeerGuard;
+use crate::turns::What;
+use crate::turns::recorder::Trace;
 use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
+use looks::LooksFirst;
 use lookup::LookupBuffer;
 use payload::{Payload, PayloadSettings, Surroundings};
 use samples::Samples;
@@ -64,6 +71,14 @@ mod close_code {
     pub const NOT_SERVED: u32 = 4;
 }
 
+/// A dial of the subscriber's.
+#[derive(Clone, Copy, Debug)]
+struct Dial {
+    stream: StreamId,
+    node: NodeId,
+    address: SocketAddr,
+}
+
 /// What a core has to do with its peers.
 pub struct Peers {
     shard: ShardIndex,
@@ -79,6 +94,8 @@ pub struct Peers {
     pools: Option<[Permits; 2]>,
     links: Links,
     dials: HashMap<quic::ConnectionId, StreamId>,
+    /// Dials whose source is looked up first, if that is the policy.
+    looks: Option<LooksFirst<Dial>>,
     lookup: LookupBuffer,
     doubts: Doubts,
     /// For other cores and control, in order.
@@ -127,6 +144,26 @@ impl Peers {
         let partition = Partition::new(settings.index)
             .with_prefetch(orbitkv_native::prefetch::prefetch)
             .with_advice(orbitkv_native::huge_pages::advise);
+        let mut payload = Payload::new(
+            shard,
+            arena,
+            sockets,
+            PayloadSettings {
+                slice_bytes: settings.slice_bytes,
+                window_bytes: settings.endpoint.payload.receive_pool_bytes,
+                background_bytes_max: settings.background_bytes_max,
+                rates: settings.rates.of_shard(shard.0, local.shards),
+                routing: settings.routing,
+                guard: PeerGuard {
+                    guard: settings.guard.guard.of_core(shard.0, local.shards),
+                    ..settings.guard
+                },
+            },
+        );
+        let looks_first = settings.refresh == RefreshPolicy::Lookup;
+        if looks_first {
+            payload.look_up_first();
+        }
         Ok(Peers {
             shard,
             local,
@@ -136,18 +173,8 @@ impl Peers {
             publisher,
             subscriber,
             partition,
-            payload: Payload::new(
-                shard,
-                arena,
-                sockets,
-                PayloadSettings {
-                    slice_bytes: settings.slice_bytes,
-                    window_bytes: settings.endpoint.payload.receive_pool_bytes,
-                    rates: settings.rates.of_shard(shard.0, local.shards),
-                    routing: settings.routing,
-                    guard: settings.guard,
-                },
-            ),
+            payload,
+            looks: looks_first.then(|| LooksFirst::new(shard, LookPurpose::Inventory)),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),
             dials: HashMap::new(),
@@ -194,6 +221,7 @@ impl Peers {
         };
         if let Some(summary) = self.pressure.look(level, now) {
             self.publisher.on_summary(summary);
+            self.payload.on_summary(summary);
         }
     }
 
@@ -215,7 +243,7 @@ impl Peers {
     }
 
     /// One bounded slice of everything; true if more is to be done at once. `boot` is of `CLOCK_BOOTTIME`.
-    pub fn turn(&mut self, shard: &mut Shard, now: Moment, boot: Moment) -> bool {
+    pub fn turn(&mut self, shard: &mut Shard, trace: &mut Trace, now: Moment, boot: Moment) -> bool {
         self.due = false;
         let before = self.endpoint.turn(now.0);
         self.handshake_turns += u64::from(before.shook_hands);
@@ -230,15 +258,21 @@ impl Peers {
         while let Some(event) = self.endpoint.poll_event() {
             self.on_event(event, shard, now, boot);
         }
+        trace.lap(What::Datagrams);
         let mut more = before.more | self.read_links(shard, head, now);
+        trace.lap(What::Frames);
         self.draws = self.draws.wrapping_add(1);
         more |= self.publisher.turn(&shard.source(), self.draws, now);
+        trace.lap(What::Publisher);
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         more |= self.subscriber.turn(&mut index, now);
         samples::note_installs(&mut self.samples, &mut self.subscriber);
+        trace.lap(What::Subscriber);
         self.interpret(now);
+        trace.lap(What::Departures);
         let (payload, mut around) = self.payload_around(now, boot);
         more |= payload.turn(!before.is_behind, shard, &mut around);
+        trace.lap(What::Payload);
         self.gather_doubts();
         let after = self.endpoint.flush(now.0);
         let deadlines = [
@@ -249,6 +283,7 @@ impl Peers {
             self.payload.next_deadline(now),
         ];
         self.deadline = deadlines.into_iter().flatten().min();
+        trace.lap(What::Departures);
         more | after.more
     }
 
@@ -458,20 +493,13 @@ impl Peers {
         while let Some(effect) = self.subscriber.poll_effect() {
             match effect {
                 SubscriberEffect::Dial { stream, address, node, .. } => {
-                    let dialled = self.neighbours.key_of(node).map(|key| {
-                        self.endpoint.dial(address, key, Purpose::Inventory, now.0).map_err(|refusal| {
-                            tracing::debug!(core = self.shard.0, %node, %refusal, "no dial");
-                        })
-                    });
-                    match dialled {
-                        Some(Ok(connection)) => {
-                            self.dials.insert(connection, stream);
-                        }
-                        Some(Err(())) | None => {
-                            self.subscriber.on_dial_failed(stream, entropy::random_u64(), now);
-                        }
+                    let wanted = Dial { stream, node, address };
+                    match &mut self.looks {
+                        Some(looks) => looks.park(node, wanted),
+                        None => self.dial(wanted, now),
                     }
                 }
+                SubscriberEffect::Doubt { node, incarnation } => self.on_another_life(node, incarnation),
                 SubscriberEffect::Send { connection, bytes } => {
                     self.links.send(connection, bytes.into(), &mut self.endpoint);
                     if self.links.is_stuck(connection) {
@@ -493,6 +521,32 @@ impl Peers {
             self.endpoint.close(connection, close_code::ENDED, now.0);
             self.links.remove(connection);
         }
+    }
+
+    fn dial(&mut self, Dial { stream, node, address }: Dial, now: Moment) {
+        let dialled = self.neighbours.key_of(node).map(|key| {
+            self.endpoint.dial(address, key, Purpose::Inventory, now.0).map_err(|refusal| {
+                tracing::debug!(core = self.shard.0, %node, %refusal, "no dial");
+            })
+        });
+        match dialled {
+            Some(Ok(connection)) => {
+                self.dials.insert(connection, stream);
+            }
+            Some(Err(())) | None => self.subscriber.on_dial_failed(stream, entropy::random_u64(), now),
+        }
+    }
+
+    /// The next record that is to be read before its node is asked.
+    pub fn poll_look(&mut self) -> Option<LookWish> {
+        self.looks.as_mut().and_then(LooksFirst::poll_wish).or_else(|| self.payload.poll_look())
+    }
+
+    /// A record has been read: what waited for it goes on.
+    fn on_looked(&mut self, looked: &Looked, now: Moment) {
+        let released = self.looks.as_mut().map(|looks| looks.release(looked)).unwrap_or_default();
+        released.into_iter().for_each(|wanted| self.dial(wanted, now));
+        self.payload.on_looked(looked);
     }
 
     /// Ends a connection whose room has forgotten it.

@@ -9,10 +9,12 @@ use orbitkv_shards::inventory::publisher::{BoundsRefused, NodeBounds, PublisherS
 use orbitkv_shards::inventory::subscriber::SubscriberSettings;
 use orbitkv_shards::journal::JournalSettings;
 use orbitkv_shards::members::Local;
+use orbitkv_shards::membership::RefreshPolicy;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
-use crate::settings::{ClusterSettings, NodeSettings, PeerGuard, PeerRates};
+use super::Peers;
+use crate::settings::{ClusterSettings, NodeSettings, PeerGuard, PeerRates, Policy};
 
 /// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
 /// find no room and are reported as missing coverage.
@@ -63,6 +65,8 @@ pub struct PeersSettings {
     pub index: IndexSettings,
     /// A shard's slice of the arena in bytes.
     pub slice_bytes: u64,
+    /// Payload bytes on their way that nobody waits for.
+    pub background_bytes_max: u64,
     /// How it is chosen who is asked for a block.
     pub routing: Mode,
     /// How peers that fail are treated.
@@ -71,6 +75,8 @@ pub struct PeersSettings {
     pub rates: PeerRates,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
+    /// What is read in etcd when a peer is not what it was taken for.
+    pub refresh: RefreshPolicy,
     /// Samples of each kind a core has room for, for whoever measures visibility; 0 for none.
     pub visibility_samples: u32,
 }
@@ -132,8 +138,10 @@ impl PeersSettings {
             publisher,
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
+            background_bytes_max: pool_bytes / 100 * u64::from(settings.prefetch_percent),
             guard: cluster.guard,
             rates: cluster.rates,
+            refresh: cluster.refresh,
             visibility_samples: cluster.visibility_samples,
             routing: cluster.routing,
             index: IndexSettings { budget_bytes: cluster.index_slice_bytes },
@@ -153,6 +161,17 @@ fn send_window(most_bytes: u64, egress: Option<Rate>) -> u64 {
     egress.map_or(most_bytes, |rate| {
         rate.bytes_in(SEND_WINDOW_TIME).clamp(SEND_WINDOW_BYTES_MIN.min(most_bytes), most_bytes)
     })
+}
+
+impl Peers {
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, policy: &Policy) {
+        self.publisher.set_coalescing_window(policy.coalesce);
+        let guard = policy.guard.guard.of_core(self.shard.0, self.local.shards);
+        let guard = PeerGuard { guard, ..policy.guard };
+        self.payload.take_policy(guard, policy.routing);
+        self.wake();
+    }
 }
 
 /// What a node may spend on publishing. A node that takes little in at a time has little under way, too.

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
+use orbitkv_shards::membership::RefreshPolicy;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::retention::Retention;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
@@ -13,7 +15,7 @@ use super::etcd::{EtcdFiles, EtcdSettings};
 use super::flow::{PeerRates, rates};
 use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
-use super::{NodeArgs, RoutePolicy, SettingsError, check_share};
+use super::{NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
 use crate::quantity::{ByteSize, MIB, Span};
 
@@ -27,6 +29,9 @@ const COALESCE_DEFAULT: Duration = Duration::from_millis(2);
 
 /// Most samples of each kind that a core keeps: ten minutes of a hundred installs a second, in some ten megabytes.
 const VISIBILITY_SAMPLES_MAX: u32 = 65_536;
+
+/// Longest time by which news of the watch may be held back: a measurement of one move is over by then.
+const WATCH_LAG_MAX: Duration = Duration::from_mins(10);
 
 /// How a node joins its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +60,16 @@ pub struct ClusterSettings {
     pub guard: PeerGuard,
     /// How fast payload may go.
     pub rates: PeerRates,
+    /// What is read in etcd when a peer is not what it was taken for.
+    pub refresh: RefreshPolicy,
+    /// By how much news of etcd's watch are held back, for whoever measures what else is learned from.
+    pub watch_lag: Duration,
     /// Samples of publications and of installs that each core keeps, for whoever measures; 0 for none.
     pub visibility_samples: u32,
     /// How it is chosen which node is asked for a block.
     pub routing: Mode,
+    /// What becomes of blocks that peers have sent.
+    pub retention: Retention,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -121,8 +132,11 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         shares_memory: shares_memory(args)?,
         guard: guard(args)?,
         rates: rates(args, shards)?,
+        refresh: refresh(args),
+        watch_lag: watch_lag(args)?,
         visibility_samples: visibility_samples(args)?,
         routing: routing(args),
+        retention: retention(args),
     }))
 }
 
@@ -167,7 +181,7 @@ fn scope(args: &NodeArgs) -> Result<Scope, SettingsError> {
     })
 }
 
-fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
+pub(super) fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
     let Some(span) = args.coalesce else { return Ok(COALESCE_DEFAULT) };
     if span.0 > COALESCING_WINDOW_MAX {
         let bound = format!("must be at most {}", Span(COALESCING_WINDOW_MAX));
@@ -183,6 +197,24 @@ fn visibility_samples(args: &NodeArgs) -> Result<u32, SettingsError> {
         return Err(refused("--visibility-samples", count, bound, "read them more often"));
     }
     Ok(count)
+}
+
+fn watch_lag(args: &NodeArgs) -> Result<Duration, SettingsError> {
+    let Some(span) = args.watch_lag else { return Ok(Duration::ZERO) };
+    if span.0 > WATCH_LAG_MAX {
+        let bound = format!("must be at most {}", Span(WATCH_LAG_MAX));
+        return Err(refused("--watch-lag", span, bound, "leave it out: it is for measurements"));
+    }
+    Ok(span.0)
+}
+
+fn refresh(args: &NodeArgs) -> RefreshPolicy {
+    match args.refresh_policy {
+        Some(RefreshChoice::Lookup) => RefreshPolicy::Lookup,
+        Some(RefreshChoice::Redirect) => RefreshPolicy::Redirect,
+        Some(RefreshChoice::Hybrid) => RefreshPolicy::Hybrid,
+        None => RefreshPolicy::default(),
+    }
 }
 
 /// Whether shared memory is among the transports; QUIC carries every request and is always.
@@ -204,12 +236,21 @@ fn shares_memory(args: &NodeArgs) -> Result<bool, SettingsError> {
     }
 }
 
-fn routing(args: &NodeArgs) -> Mode {
+pub(super) fn routing(args: &NodeArgs) -> Mode {
     match args.route_policy {
         Some(RoutePolicy::Fixed) => Mode::Fixed,
         Some(RoutePolicy::Shadow) => Mode::Shadow,
         Some(RoutePolicy::Executed) => Mode::Executed,
         None => Mode::default(),
+    }
+}
+
+fn retention(args: &NodeArgs) -> Retention {
+    match args.retention {
+        Some(RetentionChoice::Keep) => Retention::Keep,
+        Some(RetentionChoice::Weigh) => Retention::Weigh,
+        Some(RetentionChoice::Drop) => Retention::Drop,
+        None => Retention::default(),
     }
 }
 

@@ -157,3 +157,47 @@ fn what_one_core_hears_of_a_successor_no_other_core_asks_again() {
     await_installed(&first, &second);
     other.check_ready(&there);
 }
+
+#[test]
+fn each_refresh_policy_finds_a_successor_that_the_watch_is_late_to_tell_of() {
+    for policy in ["hybrid", "redirect", "lookup"] {
+        let etcd = Etcd::start();
+        let mut first = order("a", free_port(), &etcd).start();
+        knows_all(&first, 1);
+        let flags = ["--refresh-policy", policy, "--watch-lag", "300s"];
+        let second = order("b", free_port(), &etcd);
+        let second = flags.iter().fold(second, |order, flag| order.argument(flag)).start();
+        knows_all(&first, 2);
+        knows_all(&second, 2);
+        let [mut saver, mut other] = savers([&first, &second]);
+        let saved = keys(20);
+        saver.save(&saved);
+        await_installed(&first, &second);
+        other.check_ready(&saved[..10]);
+        let before = second.metadata().membership;
+        first.kill();
+        first.restart();
+        Saver::connect(&first.socket(), "again").save(&saved);
+        eventually("the successor's blocks come", || {
+            other.check_never_wrong(&saved[10..]).iter().all(Option::is_none).then_some(())
+        });
+        let page = second.metadata();
+        assert!(knows_life(&page, "a", 2), "{policy}: {:#?}", page.membership);
+        let rereads = page.membership.rereads - before.rereads;
+        let lookups = page.membership.lookups - before.lookups;
+        assert_eq!((page.membership.alarms, page.membership.fences), (0, 0), "{policy}");
+        match policy {
+            "hybrid" => {
+                assert_eq!((rereads, lookups), (1, 0));
+                knows_all(&second, 2);
+            }
+            // What was read is one record: of who else there is it says nothing, so nothing is called absent.
+            "redirect" => assert_eq!((rereads, lookups, page.coverage.as_str()), (0, 1, "PartialHints")),
+            _ => assert!(
+                rereads == 0 && lookups > 1 && page.coverage == "PartialHints",
+                "{rereads} {lookups} {}",
+                page.coverage
+            ),
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //! outside through the engine socket and the HTTP API.
 
 mod cluster;
+mod config;
 mod coordinator;
 mod counted;
 mod doctor;
@@ -17,7 +18,9 @@ mod migrate;
 mod mixed;
 mod network;
 mod peers;
+mod prefetch;
 mod replays;
 mod routing;
 mod sharing;
+mod turns;
 mod visibility;

@@ -1,16 +1,17 @@
 //! One node that joins a cluster late: how long it takes until it has all that the others have, what they send it for
-//! that, and whether it is exactly that.
+//! that, and whether it is exactly that. The others stand still, or make changes until it has what they had when it began.
 
 use std::time::Duration;
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::control::metadata::MetadataPage;
-use orbitkv::control::owners::OwnersPage;
+use orbitkv::control::owners::{Owner as Stream, OwnersPage};
 use orbitkv::control::signals::StopSignals;
 use orbitkv_native::clock::monotonic_ns;
 use serde::Serialize;
 
 use crate::Failure;
+use crate::streams::background::{Background, Rhythm};
 use crate::streams::convergence::{self, Convergence};
 use crate::streams::keys::Keys;
 use crate::streams::owner::Owner;
@@ -68,30 +69,34 @@ pub struct Joined {
     pub convergence: Convergence,
 }
 
-/// Lets a node of that name join, looks at what it has, and lets it go again.
+/// Lets a node of that name join, while the owners make changes if there is a rhythm for them, looks at what it has,
+/// and lets it go again.
 ///
 /// # Errors
 /// If it does not start, does not come to have all, shows a wrong block, or a signal comes.
-pub fn once(owners: &mut Owners, name: String, seed: u64, signals: &StopSignals) -> Result<Joined, Failure> {
+pub fn once(
+    owners: &mut Owners,
+    name: String,
+    seed: u64,
+    churn: Option<Rhythm>,
+    signals: &StopSignals,
+) -> Result<Joined, Failure> {
     let before = Sent::by(owners)?;
+    let background = churn.map(|rhythm| Background::begin(owners.lend(), rhythm, seed, None));
+    let heads = heads(owners)?;
     let began_ns = monotonic_ns();
     let (http, socket) = {
         let node = owners.add(name, signals)?;
         (HttpClient::new(node.http_address())?, node.socket().to_owned())
     };
-    let streams = loop {
-        let (page, _): (OwnersPage, _) = http.get_as("/cache/metadata/owners")?;
-        let Some(behind) = owners.behind(&page.owners, None) else { break page.owners };
-        if monotonic_ns() - began_ns > LONGEST.as_nanos() as u64 {
-            let owner = &owners.identities()[behind].node_id;
-            return Err(failure(format!(
-                "it does not have all of {owner} after {LONGEST:?}: {:?}",
-                page.owners
-            )));
-        }
-        pause(LOOK, signals)?;
-    };
+    await_streams(&http, signals, |streams| lacking(&heads, streams))?;
     let complete_ns = monotonic_ns() - began_ns;
+    if let Some(background) = background {
+        owners.take_back(background.end()?.owners);
+    }
+    let streams = await_streams(&http, signals, |streams| {
+        owners.behind(streams, None).map(|owner| owners.identities()[owner].node_id.clone())
+    })?;
     let (page, _): (MetadataPage, _) = http.get_as("/cache/metadata")?;
     let peers = page.shards.iter().filter_map(|shard| shard.peers.as_ref());
     let bootstrap_us = peers.map(|peers| peers.bootstrap_us_max).max().unwrap_or(0);
@@ -107,6 +112,43 @@ pub fn once(owners: &mut Owners, name: String, seed: u64, signals: &StopSignals)
     Ok(Joined { bootstrap_us, complete_ns, sent, convergence })
 }
 
+/// Where the journals of all owners stand, by the names of their nodes.
+fn heads(owners: &Owners) -> Result<Vec<(String, u64)>, Failure> {
+    let pages = owners.pages()?.into_iter();
+    Ok(pages
+        .map(|page| (page.identity.node_id, page.inventory_sequence.first().copied().unwrap_or(0)))
+        .collect())
+}
+
+/// The first owner whose journal a node does not have through that sequence.
+fn lacking(heads: &[(String, u64)], streams: &[Stream]) -> Option<String> {
+    let has = |(name, head): &(String, u64)| {
+        let of_owner = streams.iter().find(|stream| stream.node_id == *name);
+        of_owner.is_some_and(|stream| stream.installed && stream.applied >= *head)
+    };
+    heads.iter().find(|head| !has(head)).map(|(name, _)| name.clone())
+}
+
+/// Looks at the streams of the one that joins until nobody is missing.
+fn await_streams(
+    http: &HttpClient,
+    signals: &StopSignals,
+    missing: impl Fn(&[Stream]) -> Option<String>,
+) -> Result<Vec<Stream>, Failure> {
+    let began_ns = monotonic_ns();
+    loop {
+        let (page, _): (OwnersPage, _) = http.get_as("/cache/metadata/owners")?;
+        let Some(owner) = missing(&page.owners) else { return Ok(page.owners) };
+        if monotonic_ns() - began_ns > LONGEST.as_nanos() as u64 {
+            return Err(failure(format!(
+                "it does not have all of {owner} after {LONGEST:?}: {:?}",
+                page.owners
+            )));
+        }
+        pause(LOOK, signals)?;
+    }
+}
+
 /// The next one joins a cluster that has forgotten this one.
 fn await_gone(owners: &Owners, signals: &StopSignals) -> Result<(), Failure> {
     let began_ns = monotonic_ns();
@@ -117,4 +159,26 @@ fn await_gone(owners: &Owners, signals: &StopSignals) -> Result<(), Failure> {
         pause(LOOK, signals)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_joined_when_it_has_every_owner_through_its_head() {
+        let stream = |name: &str, installed, applied| Stream {
+            node_id: name.to_owned(),
+            installed,
+            applied,
+            ..Stream::default()
+        };
+        let heads = [("a".to_owned(), 10), ("b".to_owned(), 0)];
+        let lacks = |streams: &[Stream]| lacking(&heads, streams);
+        assert_eq!(lacks(&[]), Some("a".to_owned()));
+        assert_eq!(lacks(&[stream("a", true, 9), stream("b", true, 0)]), Some("a".to_owned()));
+        assert_eq!(lacks(&[stream("a", true, 10)]), Some("b".to_owned()));
+        assert_eq!(lacks(&[stream("b", false, 0), stream("a", true, 11)]), Some("b".to_owned()));
+        assert_eq!(lacks(&[stream("b", true, 5), stream("a", true, 11)]), None);
+    }
 }

@@ -26,16 +26,20 @@ use rows::Row;
 
 /// Patterns that nothing of a node asks, and why; the others are measured.
 const UNUSED: &[(&str, &str)] = &[
-    ("failure modes", "the classifier is not asked: breakers and membership are shown apart"),
+    ("circuit breaker of the SSD", "it needs a device that fails: the scenario tests have one"),
+    ("failure modes", "shown to people, and nothing is decided by it; there is no switch"),
     ("throttle and shed", "no namespace has a rate; pools refuse whatever comes, without classes"),
-    ("failover", "no preferred source: candidates are in the order of the index"),
+    ("failover", "no preferred source: candidates are in a fixed order for each block"),
     ("health", "/health and /ready look at the process and its cores; no canary is written"),
-    ("degradation", "a Query tells prefix, coverage and age of its hints as it is; without a switch"),
+    (
+        "degradation",
+        "a Query tells prefix, coverage and age of its hints as it is, and old hints rank last; without a switch",
+    ),
     ("objectives", "a command, `orbitkv drill --objectives`; nothing a node asks"),
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
-    ("zones", "the label is in the member record; no route asks for it"),
+    ("zones", "among routes that are alike those of the same zone go first; without a switch"),
     ("drill", "a command, `orbitkv drill`; nothing a node asks"),
-    ("configuration", "settings are read at the start"),
+    ("configuration", "it is for operators: a record that nodes follow, under no load"),
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",

@@ -6,7 +6,7 @@ use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
 use super::figures::{
-    Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, amplification,
+    Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, Series, amplification,
 };
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Stage};
 use crate::Failure;
@@ -114,7 +114,6 @@ fn breaker(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
 
 /// A source of two stops for a second: how much is asked in all, over what is asked for the first time.
 fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
-    // The least that is always allowed is less than a tenth of them.
     let count = 2_048;
     let settings: [&[&str]; 2] = [
         &["--call-budget 20ms", "--breaker 0"],
@@ -127,7 +126,13 @@ fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure>
         let quiet_us = quiet(stage, 1, blocks(profile) / 8, signals)?;
         let lent = |stage: &Stage, at: usize| Ok::<u64, Failure>(stage.report(at)?.0.lending.granted);
         let preferred = if lent(stage, 1)? >= lent(stage, 2)? { 1 } else { 2 };
-        let before = stage.report(READER)?.0.fetching;
+        let mut series = Series::default();
+        let mut look = |stage: &Stage| -> Result<_, Failure> {
+            let fetching = stage.report(READER)?.0.fetching;
+            series.note(fetching.first_asks, fetching.extra_asks);
+            Ok(fetching)
+        };
+        let before = look(stage)?;
         let stopped = stage.stop(preferred)?;
         let mut batches = (BATCH_BLOCKS..count).step_by(BATCH_BLOCKS);
         let began = Instant::now();
@@ -136,16 +141,16 @@ fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure>
         {
             pause(Duration::ZERO, signals)?;
             stage.ask(1, first as u64..(first + BATCH_BLOCKS) as u64, DEADLINE)?;
+            look(stage)?;
         }
         drop(stopped);
-        let after = stage.report(READER)?.0.fetching;
+        let after = look(stage)?;
         outages.push(Outage {
             first_asks: after.first_asks - before.first_asks,
             extra_asks: after.extra_asks - before.extra_asks,
             refused: after.extra_asks_refused - before.extra_asks_refused,
         });
-        // All of it lies in one window of the budget.
-        Ok((quiet_us, 1.0 + after.extra_asks as f64 / after.first_asks as f64))
+        Ok((quiet_us, series.worst_window()))
     })?;
     let gain = amplification(&days, &outages, count);
     Ok(Row { pattern: "retry budget", cost: Some(days.cost("retry_budget_cost")), gain })

@@ -115,3 +115,21 @@ fn after_an_invalid_snapshot_the_same_revision_is_lowered_to_again() {
     assert!(gate.lower(5));
     assert_eq!(gate.on_lowered(ShardIndex(0), 5), Some(5));
 }
+
+#[test]
+fn a_map_that_is_new_in_part_raises_nobody_until_a_whole_one_follows() {
+    let mut gate = RaiseGate::new(1);
+    assert!(gate.lower(5));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 5), Some(5));
+    // Of the same revision or a later one; and another record of the same.
+    for revision in [5, 7, 7] {
+        assert!(gate.lower_in_part(revision));
+        assert_eq!(gate.on_lowered(ShardIndex(0), revision), None);
+    }
+    assert!(!gate.lower_in_part(6) && !gate.lower(6), "never back");
+    assert!(gate.lower(7));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 7), Some(7));
+    // Those who are being lowered are told of a newer record, and nobody is raised for what they answer.
+    assert!(gate.lower(8) && gate.lower_in_part(8));
+    assert_eq!(gate.on_lowered(ShardIndex(0), 8), None);
+}

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId, Refusal, Transport};
 
@@ -30,7 +31,7 @@ impl Fetcher {
         };
         self.operations.get_mut(&number).expect("just found").progressed = now;
         let done = match message {
-            FromSource::Answers { answers, grant_ms } => self.on_answers(number, answers, *grant_ms, now),
+            FromSource::Answers { answers, grant_ms, .. } => self.on_answers(number, answers, *grant_ms, now),
             FromSource::Refused(refusal) => self.on_refused(number, *refusal, now),
             FromSource::Bytes { index, bytes, checksum } if self.comes_over(number, Transport::Quic) => {
                 self.on_bytes_due(number, *index, *bytes, *checksum)
@@ -77,13 +78,16 @@ impl Fetcher {
         for (index, answer) in answers.iter().enumerate() {
             match *answer {
                 Answer::Granted { bytes } => self.on_granted(number, index, bytes),
-                Answer::Ended { .. } => {
+                Answer::Ended { sequence } => {
                     self.figures.ended += 1;
+                    self.tell_ended(number, index, sequence);
+                    self.note_gone(number);
                     self.close_part(number, index);
                     self.fail_part(number, index, Setback::Missing);
                 }
                 Answer::NeverHeld { head } => {
                     self.figures.never_held += 1;
+                    self.note_gone(number);
                     let asked = self.operations[&number].parts[index].sequence;
                     self.figures.beyond_head += u64::from(asked > head);
                     self.close_part(number, index);
@@ -104,6 +108,19 @@ impl Fetcher {
         }
         self.settle(number);
         Ok(())
+    }
+
+    /// The index was behind: for the log.
+    fn tell_ended(&mut self, number: u64, index: usize, ended: Option<Sequence>) {
+        let operation = &self.operations[&number];
+        let source = self.lines[&operation.line].source;
+        let Some(fetch) = operation.parts[index].copy.map(|copy| &self.fetches[&copy]) else { return };
+        let residence = fetch.residence();
+        self.effects.push_back(FetcherEffect::RangeEnded { source, residence, ended });
+    }
+
+    fn note_gone(&mut self, number: u64) {
+        self.operations.get_mut(&number).expect("just found").gone += 1;
     }
 
     fn on_granted(&mut self, number: u64, index: usize, bytes: u32) {
@@ -147,7 +164,7 @@ impl Fetcher {
             line.shares_from = now + self.settings.sharing_pause;
             (0..self.operations[&number].parts.len()).for_each(|index| self.ask_over_quic(number, index));
         }
-        self.judge(number, Fate::Answered);
+        self.judge(number, Fate::Answered { is_fresh: true });
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
         let figures = &mut self.figures;
@@ -234,7 +251,7 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Broken);
         self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Forget);
     }
@@ -252,7 +269,7 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Broken);
         for index in untold {
             self.close_part(number, index);
             self.fail_part(number, index, Setback::Lost);

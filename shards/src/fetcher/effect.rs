@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use orbitkv_wire::engine::answers::BlockOutcome;
-use orbitkv_wire::identity::{Incarnation, Medium, NodeId};
+use orbitkv_wire::identity::{Incarnation, Medium, NodeId, Sequence};
 use orbitkv_wire::inventory::SourceStream;
-use orbitkv_wire::payload::{Authorize, FrameError, Kind, OperationId};
+use orbitkv_wire::payload::{Authorize, ExactResidence, FrameError, Kind, OperationId};
 use thiserror::Error;
 
 use super::order::Candidate;
@@ -131,6 +131,15 @@ pub enum FetcherEffect {
         is_warm: bool,
         /// What became of it.
         outcome: TrialOutcome,
+    },
+    /// A residence was there when the index was told of it, and has ended since: for the log.
+    RangeEnded {
+        /// Who said so.
+        source: SourceStream,
+        /// The residence that was asked for.
+        residence: ExactResidence,
+        /// Sequence of its end, if the source remembers it.
+        ended: Option<Sequence>,
     },
     /// A source is left alone from now on, or asked again: for the log.
     Breaker {

@@ -117,6 +117,13 @@ pub struct FetcherFigures {
     /// Time in which something waited to be asked for because of the rate alone.
     pub paced: Duration,
 
+    /// Fetches begun for which nobody waited.
+    pub begun_background: u64,
+    /// Of those, fetches that somebody came to wait for.
+    pub promoted: u64,
+    /// Most bytes of those asked for and not come at a time.
+    pub background_bytes_peak: u64,
+
     /// Most fetches at a time.
     pub fetches_peak: u64,
     /// Most bytes asked for and not come at a time.

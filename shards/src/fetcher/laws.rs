@@ -6,6 +6,7 @@ use super::lines::Reach;
 use super::operation::Stage;
 use super::order::Place;
 use super::{Fetcher, Timer};
+use crate::resilience::gate::Class;
 
 impl Fetcher {
     /// Counts that must agree; cheap enough for every turn.
@@ -88,6 +89,17 @@ impl Fetcher {
         }
     }
 
+    fn assert_background(&self) {
+        let background = self.operations.values().filter(|operation| operation.class == Class::Background);
+        let lines: BTreeSet<_> = background.clone().map(|operation| operation.line).collect();
+        assert_eq!(lines.len(), background.clone().count(), "one operation a source that nobody waits for");
+        let open = background.flat_map(|operation| &operation.parts).filter(|part| part.stage != Stage::Over);
+        let drains = self.draining.iter().filter(|(_, of)| of.class == Class::Background);
+        let drains: u64 = drains.map(|(number, _)| self.window.held_by(*number)).sum();
+        assert_eq!(self.background_bytes, open.map(|part| part.bytes).sum::<u64>() + drains);
+        assert!(self.background_bytes <= self.settings.background_bytes_max, "they keep their share");
+    }
+
     fn assert_lines(&self) {
         let mut bytes = 0;
         for (id, line) in &self.lines {
@@ -129,6 +141,7 @@ impl Fetcher {
             assert!(!self.operations.contains_key(number), "what drains has ended");
             assert!(self.timers.contains(&(of.looks, Timer::Drain(*number))), "and is looked for");
         }
+        self.assert_background();
         assert!(bytes <= self.settings.bytes_max || holders == 1, "a large block goes alone");
     }
 }

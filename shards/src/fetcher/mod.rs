@@ -20,12 +20,14 @@
 
 mod answers;
 mod asking;
+mod background;
 mod effect;
 mod figures;
 mod guard;
 mod laws;
 mod lines;
 mod membership;
+mod modes;
 mod operation;
 mod order;
 mod payload;
@@ -47,16 +49,19 @@ use crate::flow::pacing::{PacedTime, Pacer, Rate};
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 use guard::Guard;
 use lines::{Line, LineId};
+use modes::Modes;
 use operation::{Draining, Operation};
 use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
-pub use guard::{BreakerStanding, EXTRA_ASKS_LEAST, GuardSettings};
+pub use guard::{BreakerStanding, EXTRA_BURST, GuardSettings};
+pub use modes::SourceStanding;
 pub use order::{CANDIDATES_MAX, Candidate, Order};
 pub use settings::FetcherSettings;
 
@@ -113,7 +118,10 @@ pub struct Fetcher {
     paced: PacedTime,
     /// When what waits for the rate may be asked for.
     paced_until: Option<Moment>,
+    /// Of those, bytes for which nobody waited.
+    background_bytes: u64,
     guard: Guard,
+    modes: Modes,
 
     /// Until when it is known what sources have said: what came later may not be read yet.
     heard: Moment,
@@ -161,7 +169,9 @@ impl Fetcher {
             pacer: settings.rate.map(Pacer::new),
             paced: PacedTime::default(),
             paced_until: None,
+            background_bytes: 0,
             guard: Guard::new(settings.guard),
+            modes: Modes::default(),
             heard: Moment(0),
             behind_since: None,
             timers: BTreeSet::new(),
@@ -182,7 +192,10 @@ impl Fetcher {
         assert!(!self.fetches.contains_key(&order.copy), "a copy is fetched once at a time");
         self.figures.begun += 1;
         self.is_due = true;
-        if self.fetches.len() >= self.settings.fetches_max {
+        let is_background = order.class == Class::Background;
+        self.figures.begun_background += u64::from(is_background);
+        let is_too_large = is_background && order.bytes > self.settings.background_bytes_max;
+        if self.fetches.len() >= self.settings.fetches_max || is_too_large {
             self.report_failure(order.copy, BlockOutcome::Busy);
             return;
         }

@@ -7,12 +7,12 @@ use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
 use super::effect::{ConnectionId, FetcherEffect, Violation};
-use super::guard::{Fate, PATIENCE_PART};
+use super::guard::{Call, Fate, PATIENCE_PART};
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
-use crate::resilience::breaker::Ticket;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 /// How far a residence of an operation is.
@@ -44,8 +44,10 @@ pub(super) struct Part {
 pub(super) struct Operation {
     pub line: LineId,
     pub connection: ConnectionId,
-    /// Its breaker's ticket, until it is known what the call came to.
-    pub call: Option<Ticket>,
+    /// Until it is known what the call came to.
+    pub call: Option<Call>,
+    /// Of what it was asked for.
+    pub class: Class,
     /// How its bytes come.
     pub transport: Transport,
     /// When it was asked: no grant begins earlier at its source.
@@ -54,6 +56,8 @@ pub(super) struct Operation {
     pub readable_until: Moment,
     /// In the order of the Authorize.
     pub parts: Vec<Part>,
+    /// Residences that had ended when they were asked for.
+    pub gone: usize,
     /// Whether its Answers came.
     pub is_answered: bool,
     /// Whether anything was granted.
@@ -77,6 +81,7 @@ const STREAM_TIME_MAX: Duration = Duration::from_millis(2 * GRANT_MS_MAX as u64)
 pub(super) struct Draining {
     pub line: LineId,
     pub connection: ConnectionId,
+    pub class: Class,
     /// When its stream should have ended.
     pub due: Moment,
     /// When its timer looks whether it has.
@@ -119,18 +124,26 @@ impl Fetcher {
         assert!(part.stage != Stage::Over, "a part is over once");
         part.stage = Stage::Over;
         operation.open -= 1;
-        let (line, bytes) = (operation.line, part.bytes);
+        let (line, class, bytes) = (operation.line, operation.class, part.bytes);
         self.window.on_spent(number, bytes);
+        self.discharge_background(class, bytes);
         self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
         // The window has room again.
         self.is_due = true;
     }
 
     /// Nothing more can come of an operation: what it was asked for is free again.
-    fn return_credit(&mut self, number: u64, line: LineId) {
+    fn return_credit(&mut self, number: u64, line: LineId, class: Class) {
         let bytes = self.window.on_proved(number);
+        self.discharge_background(class, bytes);
         self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
         self.is_due = true;
+    }
+
+    fn discharge_background(&mut self, class: Class, bytes: u64) {
+        if class == Class::Background {
+            self.background_bytes -= bytes;
+        }
     }
 
     /// The stream of a cancelled operation has ended.
@@ -149,9 +162,9 @@ impl Fetcher {
     }
 
     fn end_draining(&mut self, number: u64) {
-        let Draining { line, looks, .. } = self.draining.remove(&number).expect("it drains once");
+        let Draining { line, class, looks, .. } = self.draining.remove(&number).expect("it drains once");
         self.timers.remove(&(looks, Timer::Drain(number)));
-        self.return_credit(number, line);
+        self.return_credit(number, line, class);
     }
 
     /// A cancelled operation should be over at its source: who goes on for ever would have a part of the window for
@@ -199,9 +212,10 @@ impl Fetcher {
     pub(super) fn settle(&mut self, number: u64) {
         let operation = &self.operations[&number];
         let given_up = Fate::GivenUp { quiet_since: operation.progressed };
+        let answered = Fate::Answered { is_fresh: 2 * operation.gone <= operation.parts.len() };
         let (ending, fate) = match operation {
-            operation if operation.open == 0 && operation.is_granted => (Ending::Release, Fate::Answered),
-            operation if operation.open == 0 => (Ending::Forget, Fate::Answered),
+            operation if operation.open == 0 && operation.is_granted => (Ending::Release, answered),
+            operation if operation.open == 0 => (Ending::Forget, answered),
             operation if operation.wanted == 0 => (Ending::Cancel, given_up),
             _ => return,
         };
@@ -218,17 +232,17 @@ impl Fetcher {
 
     /// Ends an operation. What was somebody's of it has been taken from it before.
     pub(super) fn finish(&mut self, number: u64, ending: Ending) {
-        let Operation { transport, line, asked, .. } = self.operations[&number];
+        let Operation { transport, line, class, asked, .. } = self.operations[&number];
         let connection = self.forget_operation(number);
         let operation = self.operation_id(number);
         if (transport, ending) == (Transport::Quic, Ending::Cancel) {
             // Its source may send on until it has heard of it: nothing of that is free before the stream has ended.
             self.window.expire(number);
             let due = asked + STREAM_TIME_MAX;
-            self.draining.insert(number, Draining { line, connection, due, looks: due });
+            self.draining.insert(number, Draining { line, connection, class, due, looks: due });
             self.timers.insert((due, Timer::Drain(number)));
         } else {
-            self.return_credit(number, line);
+            self.return_credit(number, line, class);
         }
         self.effects.push_back(match (transport, ending) {
             (Transport::Quic, Ending::Release) => FetcherEffect::Release { connection, operation },
@@ -257,9 +271,10 @@ impl Fetcher {
     /// The connection of a line is gone, and all operations on it with it.
     pub(super) fn end_operations(&mut self, id: LineId) {
         for number in self.lines[&id].operations.clone() {
+            let class = self.operations[&number].class;
             self.fail_parts(number, Setback::Lost);
             self.forget_operation(number);
-            self.return_credit(number, id);
+            self.return_credit(number, id, class);
         }
         let drained: Vec<u64> =
             self.draining.iter().filter(|(_, of)| of.line == id).map(|(number, _)| *number).collect();
@@ -280,7 +295,7 @@ impl Fetcher {
             return;
         }
         self.figures.stalled += 1;
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Silent);
         self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Cancel);
     }

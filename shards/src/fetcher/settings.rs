@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::guard::GuardSettings;
 use crate::flow::pacing::Rate;
+use crate::resilience::retry::CALLS;
 use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 
 /// Bounds of the room, for one core.
@@ -26,6 +27,8 @@ pub struct FetcherSettings {
     pub source_bytes_max: u64,
     /// What may be asked for over the network; as fast as sources answer if none.
     pub rate: Option<Rate>,
+    /// As much of what nobody waits for, of all sources; a block that is larger is not asked for so.
+    pub background_bytes_max: u64,
     /// Routes tried of one fetch: the first and at most two others (chapter 3.5).
     pub routes_max: u32,
     /// Time without a request after which a connection is closed (chapter 2.10).
@@ -58,7 +61,8 @@ impl Default for FetcherSettings {
             bytes_max: 32 << 20,
             source_bytes_max: 16 << 20,
             rate: None,
-            routes_max: 3,
+            background_bytes_max: 8 << 20,
+            routes_max: CALLS,
             idle_wait: Duration::from_secs(10),
             redial_min: Duration::from_millis(100),
             redial_max: Duration::from_secs(3),
@@ -80,7 +84,8 @@ impl FetcherSettings {
             (1..=GRANT_KEYS_MAX).contains(&self.residences_max),
             "an operation wants 1 to {GRANT_KEYS_MAX}"
         );
-        assert!(self.operations_max > 0 && self.routes_max > 0, "something is tried");
+        assert!(self.operations_max > 0, "something is tried");
+        assert!((1..=CALLS).contains(&self.routes_max), "a block is asked for once to {CALLS} times");
         assert!(self.source_bytes_max <= self.bytes_max, "a source has a share");
         assert!(self.redial_min <= self.redial_max, "pauses grow");
         assert!(self.placed_per_turn > 0 && self.operations_per_turn > 0, "a turn does something");

@@ -1,10 +1,13 @@
 mod answers;
+mod background;
 mod flow;
 mod guard;
 mod lines;
 mod model;
+mod modes;
 mod payload;
 mod queue;
+mod retuned;
 mod rig;
 mod shared;
 mod streams;

@@ -8,6 +8,8 @@ use crate::shard::GrantOutcome;
 /// Counters of a shard's life, and the levels of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantFigures {
+    /// Residences asked for the first time, the second and the third.
+    pub asked: [u64; 3],
     /// Residences granted.
     pub granted: u64,
     /// Answered: was here and ended.
@@ -65,7 +67,7 @@ impl GrantFigures {
             GrantOutcome::Ended(_) => self.ended += 1,
             GrantOutcome::NeverHeld => self.never_held += 1,
             GrantOutcome::BeyondHead => self.beyond_head += 1,
-            GrantOutcome::Busy => self.busy += 1,
+            GrantOutcome::Busy | GrantOutcome::DeviceRests(_) => self.busy += 1,
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Doubts {
     lives: BTreeMap<(NodeId, DoubtCause), (Incarnation, Stage)>,
     /// Lives whose key was not the one at their address, and that had a successor.
     superseded: u64,
-    /// Reads that a doubt has caused.
+    /// Reads of all members that a doubt has caused.
     reads: u64,
 }
 
@@ -73,16 +73,32 @@ impl Doubts {
         self.lives.values().any(|(_, stage)| *stage == Stage::Noted)
     }
 
+    /// Whether one of them is of this node.
+    pub fn wants_read_of(&self, node: NodeId) -> bool {
+        self.lives.iter().any(|((of, _), (_, stage))| *of == node && *stage == Stage::Noted)
+    }
+
     /// A read is begun, for all of them.
     pub fn on_asked(&mut self) {
-        self.advance(Stage::Noted, Stage::Asked);
+        self.advance(Stage::Noted, Stage::Asked, |_| true);
+    }
+
+    /// A read of one record is begun.
+    pub fn on_asked_of(&mut self, node: NodeId) {
+        self.advance(Stage::Noted, Stage::Asked, |of| of == node);
     }
 
     /// A read has been answered and is in the view.
     pub fn on_read(&mut self, view: &View) {
         self.reads += u64::from(self.lives.values().any(|(_, stage)| *stage == Stage::Asked));
         self.settle(view);
-        self.advance(Stage::Asked, Stage::Confirmed);
+        self.advance(Stage::Asked, Stage::Confirmed, |_| true);
+    }
+
+    /// A read of one record has been answered and is in the view.
+    pub fn on_read_of(&mut self, node: NodeId, view: &View) {
+        self.settle(view);
+        self.advance(Stage::Asked, Stage::Confirmed, |of| of == node);
     }
 
     /// The view has changed.
@@ -102,7 +118,7 @@ impl Doubts {
         self.superseded
     }
 
-    /// Reads that a doubt has caused.
+    /// Reads of all members that a doubt has caused.
     pub fn reads(&self) -> u64 {
         self.reads
     }
@@ -114,8 +130,8 @@ impl Doubts {
         disputed.map(|((node, _), _)| *node)
     }
 
-    fn advance(&mut self, from: Stage, to: Stage) {
-        let stages = self.lives.values_mut().map(|(_, stage)| stage).filter(|stage| **stage == from);
-        stages.for_each(|stage| *stage = to);
+    fn advance(&mut self, from: Stage, to: Stage, includes: impl Fn(NodeId) -> bool) {
+        let those = self.lives.iter_mut().filter(|((node, _), (_, stage))| includes(*node) && *stage == from);
+        those.for_each(|(_, (_, stage))| *stage = to);
     }
 }

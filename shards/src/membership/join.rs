@@ -6,9 +6,10 @@ use orbitkv_wire::membership::Key;
 use super::claim::{Decision, Holder, claim, cluster_of, decide};
 use super::coordinator::{Answer, Failure, Header, LeaseId, Request, Snapshot};
 use super::lease::Lease;
+use super::refresh::Look;
 use super::standing::{Alarm, Effect, FenceCause};
-use super::view::OtherHistory;
-use super::{FOREIGN, Life, Membership, Refusal, Sight};
+use super::view::{OtherHistory, Patch};
+use super::{FOREIGN, Life, Membership, RefreshPolicy, Refusal, Sight};
 use crate::members::Local;
 use crate::time::Moment;
 
@@ -46,6 +47,47 @@ impl Membership {
         self.ask(Purpose::Read, Request::Read, now);
     }
 
+    /// Begins the next read of one record.
+    pub(super) fn ask_look(&mut self) {
+        let number = self.draw_number();
+        let node = self.looks.begin(number, self.revision);
+        self.doubts.on_asked_of(node);
+        self.effects.push_back(Effect::Look { number, request: Request::Look(node) });
+    }
+
+    fn on_looked(&mut self, look: Look, result: Result<(Header, Answer), Failure>, now: Moment) {
+        let (header, entry) = match result {
+            Ok((header, Answer::Looked(entry))) if self.recognise(header) => (header, entry),
+            Ok((_, Answer::Looked(_))) => return self.looks.retry(look, now),
+            Ok((_, answer)) => panic!("an answer to another question: {answer:?}"),
+            Err(failure) => {
+                self.figures.unanswered += u64::from(matches!(failure, Failure::Unanswered(_)));
+                self.note_trouble(failure);
+                return self.looks.retry(look, now);
+            }
+        };
+        if header.revision < look.revision {
+            // Another history: whoever reads all of it says so.
+            self.read_wanted = true;
+            return self.looks.retry(look, now);
+        }
+        self.revision = self.revision.max(header.revision);
+        match self.view.patch(look.node, entry.as_ref()) {
+            Patch::Newer => {
+                self.tell_flaws();
+                self.tell_members();
+            }
+            Patch::Known => {}
+            // Who is left cannot be read off one key.
+            Patch::Gone => self.read_wanted = true,
+        }
+        self.doubts.on_read_of(look.node, &self.view);
+        let looked = self.looks.succeed(look);
+        if !looked.through.is_empty() {
+            self.effects.push_back(Effect::Looked(looked));
+        }
+    }
+
     pub(super) fn ask_revoke(&mut self, lease: LeaseId, now: Moment) {
         self.ask(Purpose::Revoke, Request::Revoke(lease), now);
     }
@@ -56,6 +98,10 @@ impl Membership {
     /// If the answer is to another question than the one with this number.
     pub fn on_answer(&mut self, number: u64, result: Result<(Header, Answer), Failure>, now: Moment) {
         self.check_deadline(now);
+        if let Some(look) = self.looks.end(number) {
+            self.on_looked(look, result, now);
+            return self.proceed(now);
+        }
         let Some(question) = self.question.take_if(|question| question.number == number) else { return };
         if let Purpose::Revoke = question.purpose {
             self.effects.push_back(Effect::Withdrawn);
@@ -129,7 +175,7 @@ impl Membership {
         self.figures.snapshots += 1;
         self.doubts.on_read(&self.view);
         // What was doubted after the question had been sent needs another one.
-        self.read_wanted = self.doubts.wants_read();
+        self.read_wanted = self.settings.refresh == RefreshPolicy::Hybrid && self.doubts.wants_read();
         self.sight = Sight::Clear;
         self.tell_flaws();
         self.tell_members();

@@ -1,7 +1,7 @@
 //! Membership: a node's registration lives in etcd, and what it knows of the others.
 //!
-//! Three things go on beside each other and share nothing but the view: *questions* (read, grant, register;
-//! one at a time), *renewals* of the lease, and the *watch*. A failure of one is no failure of another: a
+//! Four things go on beside each other and share nothing but the view: *questions* (read, grant, register;
+//! one at a time), *renewals* of the lease, the *watch*, and *looks* at single records, which the shipped policy has none of. A failure of one is no failure of another: a
 //! broken watch leaves a renewed life alone, and a lost renewal leaves the members known.
 //!
 //! A life goes this way and never back:
@@ -24,6 +24,7 @@ mod doubts;
 mod join;
 mod lease;
 mod pace;
+mod refresh;
 mod roster;
 mod standing;
 mod view;
@@ -37,9 +38,10 @@ use std::time::Duration;
 use orbitkv_wire::identity::{ClusterUuid, Incarnation, NodeId};
 use orbitkv_wire::membership::{Key, MemberRecord};
 
-pub use claim::{Applicant, Holder, NotRetired, Refusal, retire};
+pub use claim::{Applicant, Holder, NotRetired, Refusal, cluster_of, retire};
 pub use doubts::{Doubt, DoubtCause};
 pub use pace::PauseBounds;
+pub use refresh::{Asker, LookPurpose, LookWish, Looked, RefreshPolicy};
 pub use roster::Roster;
 pub use standing::{Alarm, Effect, FenceCause, Figures, Standing, SuspendCause};
 pub use view::{Break, Flaw, OtherHistory};
@@ -49,6 +51,7 @@ use doubts::Doubts;
 use join::Question;
 use lease::Lease;
 use pace::Pace;
+use refresh::Looks;
 use view::View;
 
 use crate::members::Local;
@@ -69,6 +72,8 @@ pub struct Settings {
     pub refused_pause: Duration,
     /// Spreads the pauses; another number for each process.
     pub jitter: u64,
+    /// What is read when a peer is not what it was taken for.
+    pub refresh: RefreshPolicy,
 }
 
 /// Where the present life is.
@@ -116,6 +121,7 @@ pub struct Membership {
     read_wanted: bool,
     view: View,
     doubts: Doubts,
+    looks: Looks,
     sight: Sight,
     watch: Watch,
     watches: Pace,
@@ -148,6 +154,7 @@ impl Membership {
             read_wanted: true,
             view: View::default(),
             doubts: Doubts::default(),
+            looks: Looks::new(settings.retry, settings.jitter ^ LOOKS_SALT, now),
             sight: Sight::Blind,
             watch: Watch::Closed,
             watches: pace(u64::MAX),
@@ -258,10 +265,25 @@ impl Membership {
         }
     }
 
-    /// Somebody contradicts what is known of a member: it is read anew, once for all that is doubted by then.
+    /// Somebody contradicts what is known of a member: it is read anew, as the policy says.
     pub fn on_doubt(&mut self, doubt: Doubt, now: Moment) {
         self.check_deadline(now);
-        self.read_wanted |= self.doubts.note(doubt, &self.view);
+        let is_open = self.doubts.note(doubt, &self.view);
+        match self.settings.refresh {
+            RefreshPolicy::Hybrid => self.read_wanted |= is_open,
+            RefreshPolicy::Redirect | RefreshPolicy::Lookup => {
+                if self.doubts.wants_read_of(doubt.node) {
+                    self.looks.want(doubt.node, None);
+                }
+            }
+        }
+        self.proceed(now);
+    }
+
+    /// The record of a node is to be read before it is asked for something; [`Effect::Looked`] says that it is.
+    pub fn on_look(&mut self, LookWish { node, asker, ticket }: LookWish, now: Moment) {
+        self.check_deadline(now);
+        self.looks.want(node, Some((asker, ticket)));
         self.proceed(now);
     }
 
@@ -300,7 +322,8 @@ impl Membership {
         let lease = self.lease.as_ref().map(Lease::next_deadline);
         let question = self.wants_question().then(|| self.questions.due());
         let watch = self.wants_watch().then(|| self.watches.due());
-        [lease, question, watch].into_iter().flatten().min()
+        let look = (self.may_look() && self.looks.is_wanted()).then(|| self.looks.due());
+        [lease, question, watch, look].into_iter().flatten().min()
     }
 
     /// Whether this life may speak to others at this moment.
@@ -342,7 +365,8 @@ impl Membership {
     /// What happened so far.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        Figures { superseded: self.doubts.superseded(), rereads: self.doubts.reads(), ..self.figures }
+        let (superseded, rereads) = (self.doubts.superseded(), self.doubts.reads());
+        Figures { superseded, rereads, lookups: self.looks.done(), ..self.figures }
     }
 
     /// Members at whose address somebody has shown another key than their record names, in order of name.
@@ -377,6 +401,9 @@ impl Membership {
         if self.wants_question() && self.questions.is_due(now) {
             self.ask_read(now);
         }
+        if self.may_look() && self.looks.is_due(now) {
+            self.ask_look();
+        }
         self.assert_invariants();
     }
 
@@ -387,6 +414,11 @@ impl Membership {
     fn wants_question(&self) -> bool {
         let joins = matches!(self.life, Life::Unregistered(_) | Life::Claimed(..));
         self.question.is_none() && (joins || (self.read_wanted && self.life != Life::Leaving))
+    }
+
+    /// Whether one record more or less can be of use: beside all the others.
+    fn may_look(&self) -> bool {
+        self.sight == Sight::Clear && self.life != Life::Leaving
     }
 
     fn draw_number(&mut self) -> u64 {
@@ -504,6 +536,7 @@ impl Membership {
     }
 
     fn assert_invariants(&self) {
+        self.looks.assert_invariants();
         if let Life::Member(local, _) = self.life {
             assert!(self.lease.is_some(), "a member has a lease");
             assert_ne!(self.fenced, Some(local.incarnation), "a fenced life is over");
@@ -519,6 +552,9 @@ impl Membership {
         );
     }
 }
+
+/// Sets the pauses of single reads apart from those of questions and of the watch.
+const LOOKS_SALT: u64 = 1 << 63;
 
 /// What an answer of another etcd cluster is worth.
 const FOREIGN: &str = "another etcd cluster has answered";

@@ -8,11 +8,12 @@ use orbitkv_wire::membership::{Contact, MemberRecord};
 
 use crate::members::{Member, MemberMap};
 
-/// All members at one revision, each with its contact.
+/// All members, each with its contact.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
     map: MemberMap,
     contacts: BTreeMap<NodeId, Arc<Contact>>,
+    is_partial: bool,
 }
 
 impl Roster {
@@ -33,7 +34,20 @@ impl Roster {
                 address: record.contact.address,
             }
         });
-        Roster { map: MemberMap::new(revision, members.collect()), contacts }
+        Roster { map: MemberMap::new(revision, members.collect()), contacts, is_partial: false }
+    }
+
+    /// The same, of which some records are as old as an earlier revision: it says who is spoken to, and not that
+    /// nobody else is there.
+    #[must_use]
+    pub fn in_part(self) -> Roster {
+        Roster { is_partial: true, ..self }
+    }
+
+    /// Whether all of it is as it stands at the map's revision.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        !self.is_partial
     }
 
     /// Who is in the cluster.

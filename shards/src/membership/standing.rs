@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use super::claim::Refusal;
 use super::coordinator::{Failure, LeaseId, Request};
+use super::refresh::Looked;
 use super::roster::Roster;
 use super::view::{Break, Flaw, OtherHistory};
 use crate::members::Local;
@@ -16,6 +17,14 @@ pub enum Effect {
     /// Ask etcd, and hand the answer to [`on_answer`](super::Membership::on_answer) with the number. A
     /// question before it that has no answer yet is given up.
     Ask {
+        /// Number of the question.
+        number: u64,
+        /// The question.
+        request: Request,
+    },
+    /// Ask etcd for one record, beside whatever else is asked, and hand the answer to
+    /// [`on_answer`](super::Membership::on_answer) with the number.
+    Look {
         /// Number of the question.
         number: u64,
         /// The question.
@@ -55,6 +64,8 @@ pub enum Effect {
     },
     /// The members, as far as known.
     Members(Roster),
+    /// A record that somebody waited for has been read; what is new of it was told before.
+    Looked(Looked),
     /// What is known of the members can no longer be trusted, until the next [`Effect::Members`].
     Suspended(SuspendCause),
     /// An operator should know.
@@ -198,6 +209,8 @@ pub struct Figures {
     pub alarms: u64,
     /// Members that had another life when somebody at their address showed another key.
     pub superseded: u64,
-    /// Reads of the members that a doubt has caused.
+    /// Reads of all members that a doubt has caused.
     pub rereads: u64,
+    /// Reads of a single record.
+    pub lookups: u64,
 }

@@ -4,5 +4,6 @@ mod doubts;
 mod etcd;
 mod life;
 mod random;
+mod refresh;
 mod rig;
 mod view;

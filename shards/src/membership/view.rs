@@ -12,7 +12,7 @@ use orbitkv_wire::identity::{Incarnation, NodeId};
 use orbitkv_wire::membership::{Key, MemberRecord, RecordError};
 use thiserror::Error;
 
-use super::coordinator::{Event, Snapshot};
+use super::coordinator::{Entry, Event, Snapshot};
 use super::roster::Roster;
 
 /// Nodes whose last epoch is remembered; those that are gone are forgotten beyond it.
@@ -109,11 +109,24 @@ struct Highest {
     life: Option<Incarnation>,
 }
 
+/// What a single record was to the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// It is as it was known, or older.
+    Known,
+    /// It is newer, and in.
+    Newer,
+    /// It is there no more, and was known: nothing is changed.
+    Gone,
+}
+
 /// The view.
 #[derive(Default)]
 pub struct View {
     /// Everything up to here is in; 0 before the first snapshot.
     known: u64,
+    /// Revisions of records that were read by themselves and are newer than that.
+    patched: BTreeMap<NodeId, u64>,
     seen: BTreeMap<NodeId, Seen>,
     highest: BTreeMap<NodeId, Highest>,
     flaws: Vec<Flaw>,
@@ -156,14 +169,33 @@ impl View {
                 _ => None,
             })
             .collect();
-        self.seen.retain(|node, _| present.contains_key(node));
+        // What was read by itself may be newer than the snapshot, whichever was asked for first.
+        self.patched.retain(|_, revision| *revision > snapshot.revision);
+        let patched = &self.patched;
+        self.seen.retain(|node, _| present.contains_key(node) || patched.contains_key(node));
         for (node, entry) in present {
-            if self.seen.get(&node).is_none_or(|seen| seen.revision != entry.revision) {
+            let is_patched = self.patched.contains_key(&node);
+            if !is_patched && self.seen.get(&node).is_none_or(|seen| seen.revision != entry.revision) {
                 self.see(node, entry.revision, entry.version, &entry.value);
             }
         }
         self.known = snapshot.revision;
         Ok(Ok(()))
+    }
+
+    /// Takes over one record as it stands. Nothing else is brought forward by it.
+    pub fn patch(&mut self, node: NodeId, entry: Option<&Entry>) -> Patch {
+        let seen = self.seen.get(&node);
+        let Some(entry) = entry else { return if seen.is_some() { Patch::Gone } else { Patch::Known } };
+        let is_new = seen.is_none();
+        let is_known =
+            entry.revision <= self.known || seen.is_some_and(|seen| seen.revision >= entry.revision);
+        if is_known || (is_new && self.seen.len() >= MEMBERS_MAX) {
+            return Patch::Known;
+        }
+        self.see(node, entry.revision, entry.version, &entry.value);
+        self.patched.insert(node, entry.revision);
+        Patch::Newer
     }
 
     /// Whatever changed last at a revision that is known must be known as it stands.
@@ -173,6 +205,9 @@ impl View {
         }
         for entry in snapshot.members().filter(|entry| entry.revision <= self.known) {
             let Key::Member(node) = entry.key else { continue };
+            if self.patched.contains_key(&node) {
+                continue;
+            }
             let same = |seen: &Seen| (seen.revision, seen.version) == (entry.revision, entry.version);
             if !self.seen.get(&node).is_some_and(same) {
                 return Err(OtherHistory::Rewritten { at: entry.revision });
@@ -194,6 +229,11 @@ impl View {
             if at < self.known {
                 return Err(Break::Hole { at });
             }
+            if self.patched.get(&node).is_some_and(|&revision| at <= revision) {
+                // It was read before the watch has told of it.
+                self.known = at;
+                continue;
+            }
             match &event.put {
                 Some(put) => {
                     let before = self.seen.get(&node).map_or(0, |seen| seen.version);
@@ -213,7 +253,10 @@ impl View {
             self.known = at;
             changed = true;
         }
-        Ok(changed)
+        let before = self.patched.len();
+        self.patched.retain(|_, revision| *revision > self.known);
+        // With the last of them the view is whole again, which is worth telling.
+        Ok(changed || (before > 0 && self.patched.is_empty()))
     }
 
     fn see(&mut self, node: NodeId, revision: u64, version: u64, value: &[u8]) {
@@ -261,7 +304,10 @@ impl View {
                 (highest.epoch, highest.life) == (record.epoch, Some(record.incarnation))
             })
         };
-        Roster::new(self.known, self.seen.values().filter_map(|seen| seen.record.as_ref()).filter(is_the_one))
+        let newest = self.patched.values().copied().max();
+        let records = self.seen.values().filter_map(|seen| seen.record.as_ref()).filter(is_the_one);
+        let roster = Roster::new(newest.unwrap_or(self.known), records);
+        if newest.is_some() { roster.in_part() } else { roster }
     }
 
     /// The highest epoch known of a node.

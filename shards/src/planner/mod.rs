@@ -13,6 +13,7 @@ mod alternatives;
 mod cost;
 mod evidence;
 mod figures;
+mod preference;
 mod route;
 mod settings;
 mod told;
@@ -37,6 +38,7 @@ use evidence::Evidence;
 
 pub use alternatives::PlanKind;
 pub use figures::PlannerFigures;
+pub use preference::Preference;
 pub use route::{Choice, Load, Route, Trial, TrialOutcome, Want};
 pub use settings::{Mode, PlannerSettings};
 pub use told::{AGE_BOUNDS, AgeFigures, ByAge, Told};
@@ -92,6 +94,11 @@ impl Planner {
             awaited: BTreeMap::new(),
             figures: PlannerFigures::default(),
         }
+    }
+
+    /// What is done with plans from now on; batches that were planned before end as they began.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.settings.mode = mode;
     }
 
     /// For each block of a batch, the position of the choice that is to be asked before the others; none if their

@@ -1,10 +1,13 @@
 //! Membership on real etcd: carries the effects of [`Membership`] to etcd and its answers back.
 //!
-//! Three tasks with a connection each (questions, renewals, the watch), so that none waits for another,
-//! and one loop that owns the room. The loop decides nothing.
+//! Tasks with a connection each (questions, looks at one record, renewals, the watch), so that none waits for
+//! another, and one loop that owns the room. The loop decides nothing.
 
 pub mod cutover;
+mod lag;
 mod link;
+pub mod operator;
+mod policy;
 mod renewals;
 mod requests;
 mod watch;
@@ -21,17 +24,20 @@ use orbitkv_native::{clock, entropy};
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::coordinator::{Answer, Failure, Header, LeaseId, News, Request};
 use orbitkv_shards::membership::{
-    Alarm, Doubt, Effect, FenceCause, Figures, Membership, Roster, Settings, Standing,
+    Alarm, Doubt, Effect, FenceCause, Figures, LookWish, Looked, Membership, Roster, Settings, Standing,
 };
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId};
 use orbitkv_wire::membership::Keyspace;
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::{Notify, mpsc, watch as latest};
 
 pub use link::{EtcdAccess, Meter, Traffic};
 
+use lag::Lag;
 use link::{FirstAnswer, Link};
 use renewals::Renewer;
+
+use crate::control::policy::PolicyFollower;
 
 /// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -57,6 +63,8 @@ pub trait Lives: Send {
     fn on_admitted(&mut self, until: Moment);
     /// The members, as far as known.
     fn on_members(&mut self, roster: &Roster);
+    /// A record that a core waits for has been read.
+    fn on_looked(&mut self, _looked: &Looked) {}
     /// The members are not known until the next [`Lives::on_members`].
     fn on_suspended(&mut self, cause: &str);
     /// An operator should know.
@@ -90,6 +98,17 @@ pub struct Registrar {
     pub space: Keyspace,
     /// The life that the shards live already.
     pub incarnation: Incarnation,
+    /// By how much news of the watch are held back on purpose.
+    pub watch_lag: Duration,
+}
+
+/// What cores have to say of members.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// Something contradicts what is known of one.
+    Doubt(Doubt),
+    /// A record is to be read before its node is asked.
+    Look(LookWish),
 }
 
 enum Arrival {
@@ -102,6 +121,8 @@ enum Arrival {
 struct Listener {
     number: u64,
     arrivals: mpsc::Sender<Arrival>,
+    /// Rung when the operator's policy should be looked at.
+    policy: Arc<Notify>,
 }
 
 impl Listener {
@@ -114,6 +135,7 @@ impl Listener {
 /// Where effects go.
 struct Outlets {
     questions: latest::Sender<Option<(u64, Request)>>,
+    looks: latest::Sender<Option<(u64, Request)>>,
     renewals: latest::Sender<Option<(u64, LeaseId)>>,
     watches: latest::Sender<Option<(u64, u64)>>,
 }
@@ -122,16 +144,17 @@ fn now() -> Moment {
     Moment(clock::boottime_ns())
 }
 
-/// Keeps this node a member until `stopped`, then withdraws. What cores doubt of members comes from `doubted`;
-/// what an operator sees is kept in `sight`.
+/// Keeps this node a member until `stopped`, then withdraws. What cores have to say of members comes from `heard`;
+/// what an operator sees is kept in `sight`. Beside that `follower` has the operator's policy.
 pub async fn run(
     registrar: Registrar,
     mut lives: impl Lives,
-    mut doubted: mpsc::UnboundedReceiver<Doubt>,
+    follower: Option<PolicyFollower>,
+    mut heard: mpsc::UnboundedReceiver<Heard>,
     sight: latest::Sender<Option<Sight>>,
     stopped: impl Future<Output = ()>,
 ) {
-    let Registrar { settings, access, space, incarnation } = registrar;
+    let Registrar { settings, access, space, incarnation, watch_lag } = registrar;
     let (access, space, meter) = (Arc::new(access), Arc::new(space), Arc::new(Meter::default()));
     let renewal_wait = settings.lease / 8;
     let first_answer = FirstAnswer::default();
@@ -139,13 +162,20 @@ pub async fn run(
         || Link::new(Arc::clone(&access), Arc::clone(&first_answer), settings.jitter, Arc::clone(&meter));
     let (arrivals, mut arrived) = mpsc::channel(NEWS_MAX);
     let (questions, asked) = latest::channel(None);
+    let (looks, looked) = latest::channel(None);
     let (renewals, renewed) = latest::channel(None);
     let (watches, watched) = latest::channel(None);
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(answer_questions(link(), Arc::clone(&space), asked, arrivals.clone()));
+    tasks.spawn(answer_questions(link(), Arc::clone(&space), looked, arrivals.clone()));
     tasks.spawn(renew_leases(Renewer::new(link()), renewal_wait, renewed, arrivals.clone()));
-    tasks.spawn(follow_watches(link(), space, watched, arrivals));
-    let outlets = Outlets { questions, renewals, watches };
+    let changed = Arc::new(Notify::new());
+    if let Some(follower) = follower {
+        tasks.spawn(policy::follow(link(), Arc::clone(&space), follower, Arc::clone(&changed)));
+    }
+    tasks.spawn(follow_watches(link(), space, watched, arrivals, changed));
+    let outlets = Outlets { questions, looks, renewals, watches };
+    let mut late = Lag::of(watch_lag);
     let mut room = Membership::new(settings, now());
     room.on_life_ready(incarnation, now());
     tokio::pin!(stopped);
@@ -178,10 +208,22 @@ pub async fn run(
             arrival = arrived.recv() => match arrival {
                 Some(Arrival::Answer(number, result)) => room.on_answer(number, result, now()),
                 Some(Arrival::Renewal(number, result)) => room.on_renewed(number, result, now()),
-                Some(Arrival::News(number, header, news)) => room.on_news(number, header, news, now()),
+                Some(Arrival::News(number, header, news)) => {
+                    // That there is a watch is no news of anybody.
+                    let is_of_watch = matches!(news, News::Created | News::Ended(_));
+                    let news = (number, header, news);
+                    let at_once = if is_of_watch { Some(news) } else { late.hold(news) };
+                    if let Some((number, header, news)) = at_once {
+                        room.on_news(number, header, news, now());
+                    }
+                }
                 None => unreachable!("the tasks live as long as this loop"),
             },
-            Some(doubt) = doubted.recv() => room.on_doubt(doubt, now()),
+            (number, header, news) = late.next() => room.on_news(number, header, news, now()),
+            Some(heard) = heard.recv() => match heard {
+                Heard::Doubt(doubt) => room.on_doubt(doubt, now()),
+                Heard::Look(wish) => room.on_look(wish, now()),
+            },
             incarnation = begun(&mut beginning) => {
                 beginning = None;
                 room.on_life_ready(incarnation, now());
@@ -218,6 +260,9 @@ fn carry_out(room: &mut Membership, outlets: &Outlets, lives: &mut impl Lives) -
             Effect::Ask { number, request } => {
                 outlets.questions.send_replace(Some((number, request)));
             }
+            Effect::Look { number, request } => {
+                outlets.looks.send_replace(Some((number, request)));
+            }
             Effect::Renew { number, lease } => {
                 outlets.renewals.send_replace(Some((number, lease)));
             }
@@ -229,6 +274,7 @@ fn carry_out(room: &mut Membership, outlets: &Outlets, lives: &mut impl Lives) -
             Effect::Registered(local) => lives.on_registered(local),
             Effect::Admit { until } => lives.on_admitted(until),
             Effect::Members(roster) => lives.on_members(&roster),
+            Effect::Looked(looked) => lives.on_looked(&looked),
             Effect::Suspended(cause) => lives.on_suspended(&cause.to_string()),
             Effect::Alarm(alarm) => lives.on_alarm(&alarm),
             Effect::Withdrawn => withdrawn = true,
@@ -278,10 +324,11 @@ async fn follow_watches(
     space: Arc<Keyspace>,
     mut watched: latest::Receiver<Option<(u64, u64)>>,
     arrivals: mpsc::Sender<Arrival>,
+    policy: Arc<Notify>,
 ) {
     while watched.changed().await.is_ok() {
         let Some((number, after)) = *watched.borrow_and_update() else { continue };
-        let listener = Listener { number, arrivals: arrivals.clone() };
+        let listener = Listener { number, arrivals: arrivals.clone(), policy: Arc::clone(&policy) };
         let overtaken = tokio::select! {
             () = watch::follow(&mut link, &space, after, &listener) => false,
             changed = watched.changed() => changed.is_ok(),

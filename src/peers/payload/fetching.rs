@@ -13,10 +13,10 @@ use orbitkv_shards::shard::{FetchEffect, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
-use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::inventory::{ResourceSummary, SourceStream};
 use orbitkv_wire::payload::{
-    FrameError, FromRequester, OperationId, Part, Splitter, StopCause, append_authorize,
-    append_from_requester,
+    ExactResidence, FrameError, FromRequester, FromSource, OperationId, Part, Splitter, StopCause,
+    append_authorize, append_from_requester,
 };
 
 use super::super::close_code;
@@ -41,6 +41,8 @@ pub(super) struct FetchStream {
     partial: Vec<u8>,
     /// The checksum of the payload that comes, if it goes anywhere.
     sum: Option<Checksum>,
+    /// How busy its source has said that it is.
+    said: Option<ResourceSummary>,
     /// Whether its operation is cancelled: it is read to its end, which proves that nothing more comes of it.
     is_cancelled: bool,
 }
@@ -74,6 +76,10 @@ impl Payload {
                         self.fetcher.cancel(copy);
                     }
                 }
+                FetchEffect::Promote(copy) => {
+                    self.begin(&mut orders, shard, around);
+                    self.fetcher.promote(copy, around.now + FETCH_TIME_MAX);
+                }
             }
         }
         self.begin(&mut orders, shard, around);
@@ -100,7 +106,10 @@ impl Payload {
                     let mut frame = Vec::new();
                     append_authorize(&mut frame, &authorize);
                     let asked = Asked { operation: authorize.operation, tag: authorize.binding.tag() };
-                    self.ask(connection, asked, frame, around);
+                    match &mut self.looks {
+                        Some(looks) => looks.park(authorize.binding.source.node, (connection, asked, frame)),
+                        None => self.ask(connection, asked, frame, around),
+                    }
                 }
                 FetcherEffect::Release { connection, operation } => {
                     self.release(connection, operation, around);
@@ -143,9 +152,14 @@ impl Payload {
                 FetcherEffect::Breaker { source, change, is_probe } => {
                     self.log_breaker(source, change, is_probe)
                 }
+                FetcherEffect::RangeEnded { source, residence, ended } => {
+                    let (core, node, shard) = (self.shard.0, source.node, source.shard.0);
+                    let ExactResidence { namespace, group, block, medium, sequence } = residence;
+                    let (group, sequence, ended) = (group.0, sequence.0, ended.map(|ended| ended.0));
+                    tracing::debug!(core, %node, shard, %namespace, group, %block, ?medium, sequence, ?ended, "range ended");
+                }
                 FetcherEffect::Exclude { node, incarnation } => {
                     self.planner.on_excluded(node, incarnation);
-                    tracing::info!(core = self.shard.0, %node, %incarnation, "a peer has begun another life");
                     self.heard.push_back(Heard::Exclude { node, incarnation });
                 }
                 FetcherEffect::Refresh { node, incarnation } => {
@@ -257,6 +271,9 @@ impl Payload {
         around: &mut Surroundings<'_>,
     ) -> Option<Asked> {
         self.unasked.retain(|(_, asked, _)| asked.operation != operation);
+        if let Some(looks) = &mut self.looks {
+            looks.retain(|(_, asked, _)| asked.operation != operation);
+        }
         let (stream, _) = self.stream_of(id, operation)?;
         let &connection = self.fetching.get(&id)?;
         self.drop_stream(connection, stream, around).map(|left| left.asked)
@@ -281,8 +298,10 @@ impl Payload {
         budget_bytes: usize,
         around: &mut Surroundings<'_>,
     ) -> usize {
-        let Some(Link::Fetching { id, streams, .. }) = self.links.get_mut(&connection) else { return 0 };
-        let (id, Some(fetch)) = (*id, streams.get_mut(&stream)) else { return 0 };
+        let Some(Link::Fetching { id, source, streams, .. }) = self.links.get_mut(&connection) else {
+            return 0;
+        };
+        let (id, source, Some(fetch)) = (*id, *source, streams.get_mut(&stream)) else { return 0 };
         let (fetcher, arena, now) = (&mut self.fetcher, &self.arena, around.now);
         let mut read_bytes = 0;
         let outcome = around.endpoint.read(connection, stream, budget_bytes, |chunk| {
@@ -293,6 +312,9 @@ impl Payload {
             }
         });
         let (operation, is_cancelled) = (fetch.asked.operation, fetch.is_cancelled);
+        if let Some(summary) = fetch.said.take() {
+            around.subscriber.on_summary(&source, summary, now);
+        }
         if is_cancelled {
             self.fetcher.on_discarded(read_bytes as u64);
         }
@@ -327,7 +349,7 @@ impl Payload {
 impl FetchStream {
     fn new(asked: Asked) -> FetchStream {
         let (splitter, partial) = (Splitter::new(), Vec::new());
-        FetchStream { asked, splitter, partial, sum: None, is_cancelled: false }
+        FetchStream { asked, splitter, partial, sum: None, said: None, is_cancelled: false }
     }
 
     fn on_chunk(
@@ -383,6 +405,9 @@ impl FetchStream {
                     return Err(FrameError::Contradiction { what: "a frame of another operation" });
                 }
                 self.sum = None;
+                if let FromSource::Answers { summary, .. } = message {
+                    self.said = Some(summary);
+                }
                 fetcher.on_message(id, operation, &message, now);
             }
             Part::Payload { index, range, is_last } => {

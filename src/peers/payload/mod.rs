@@ -12,6 +12,7 @@ mod fetching;
 mod lending;
 mod lent_stream;
 mod planning;
+mod settings;
 mod sharing;
 mod sockets;
 
@@ -23,35 +24,35 @@ use std::time::Duration;
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
-use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, FetcherSettings};
+use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, SourceStanding};
 use orbitkv_shards::flow::egress::{Egress, EgressFigures};
 use orbitkv_shards::flow::pacing::Rate;
 use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection, StreamAt};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
+use orbitkv_shards::membership::{LookPurpose, LookWish, Looked};
 use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, RouteTrace};
+use orbitkv_shards::resilience::signature;
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
-use orbitkv_wire::inventory::{Requester, SourceStream};
+use orbitkv_wire::inventory::{Requester, ResourceSummary, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
-use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
+use super::looks::LooksFirst;
 use crate::settings::PeerGuard;
 use fetching::FetchStream;
 use lent_stream::LentStream;
 use sharing::Reading;
 
+pub(super) use settings::PayloadSettings;
+
 pub use sockets::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, bind as bind_peer_socket, socket_path};
 
 /// Bytes of payload streams that a turn reads: with their checksum some 40 µs of it.
 const READ_BYTES_PER_TURN: usize = 128 * 1024;
-
-/// Share of the arena that is lent at most; the room's own bound is the same (chapter 3.2).
-const LENT_SHARE: u64 = 4;
 
 /// How often dials and operations that wait for the endpoint look again.
 const WAITING_LOOK: Duration = Duration::from_millis(5);
@@ -60,7 +61,7 @@ const WAITING_LOOK: Duration = Duration::from_millis(5);
 pub(super) struct Surroundings<'a> {
     pub endpoint: &'a mut Endpoint,
     pub partition: &'a Partition,
-    pub subscriber: &'a Subscriber,
+    pub subscriber: &'a mut Subscriber,
     pub neighbours: &'a Neighbours,
     /// Whether peers may be asked: this node is a member and knows the others.
     pub may_ask: bool,
@@ -83,6 +84,9 @@ struct PendingDial {
     dial: DialId,
     source: SourceStream,
 }
+
+/// An operation that is not written yet: on which connection, what will be read of it, and its frame.
+type Unasked = (fetcher::ConnectionId, Asked, Vec<u8>);
 
 /// What a source has said of a life of its node.
 pub(super) enum Heard {
@@ -110,21 +114,6 @@ enum Link {
 struct Control {
     stream: Option<StreamId>,
     unsent: VecDeque<Vec<u8>>,
-}
-
-/// Bounds of a core's payload.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PayloadSettings {
-    /// Its slice of the arena in bytes.
-    pub slice_bytes: u64,
-    /// Payload bytes that are asked for and may still come.
-    pub window_bytes: u64,
-    /// Payload bytes a second that are asked for over the network, and that are sent, if a rate bounds them.
-    pub rates: [Option<Rate>; 2],
-    /// How it is chosen who is asked.
-    pub routing: Mode,
-    /// How peers that fail are treated.
-    pub guard: PeerGuard,
 }
 
 /// Payload connections of one core.
@@ -158,7 +147,9 @@ pub(super) struct Payload {
     /// Dials for which the endpoint has no room yet.
     waiting: VecDeque<WaitingDial>,
     /// Operations for which their connection has no stream yet.
-    unasked: VecDeque<(fetcher::ConnectionId, Asked, Vec<u8>)>,
+    unasked: VecDeque<Unasked>,
+    /// Operations whose source is looked up first, if that is the policy.
+    looks: Option<LooksFirst<Unasked>>,
     /// Streams that may have bytes to read, in turn.
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
     /// Places that are not told yet.
@@ -186,6 +177,8 @@ pub struct PayloadReport {
     pub traces: Vec<RouteTrace>,
     /// Sources that are left alone, or have been.
     pub breakers: Vec<BreakerStanding>,
+    /// What the last calls to each source look like.
+    pub sources: Vec<SourceStanding>,
     /// Connections on which this core lends.
     pub lending: usize,
     /// Connections on which it fetches.
@@ -204,31 +197,17 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         settings: PayloadSettings,
     ) -> Payload {
-        let PayloadSettings { slice_bytes, window_bytes, rates, routing, guard } = settings;
-        let PeerGuard { call_budget, guard } = guard;
-        let [receive_rate, egress_rate] = rates;
-        // No slot is smaller than an extent, and a quarter of the slice is lent at most.
-        let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
-        let settings = FetcherSettings {
-            // As many as have room at once; a source that is needed more takes the place of an idle one.
-            connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
-            bytes_max: window_bytes,
-            source_bytes_max: window_bytes / 2,
-            rate: receive_rate,
-            stall_wait: call_budget,
-            guard,
-            ..FetcherSettings::default()
-        };
+        let [_, egress_rate] = settings.rates;
         Payload {
             shard,
-            loans: Payloads::new(arena.clone(), loans_max),
+            loans: Payloads::new(arena.clone(), settings.loans_max()),
             arena,
-            slice_bytes,
+            slice_bytes: settings.slice_bytes,
             egress_rate,
             grants: None,
             egress: Egress::new(egress_rate),
-            fetcher: Fetcher::new(settings, entropy::random_u64()),
-            planner: Planner::new(PlannerSettings { mode: routing, ..PlannerSettings::default() }),
+            fetcher: Fetcher::new(settings.fetcher(), entropy::random_u64()),
+            planner: Planner::new(PlannerSettings { mode: settings.routing, ..PlannerSettings::default() }),
             links: HashMap::new(),
             made: 0,
             lending: HashMap::new(),
@@ -240,12 +219,35 @@ impl Payload {
             readings: VecDeque::new(),
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
+            looks: None,
             readable: VecDeque::new(),
             held: lending::HeldExtents::default(),
             heard: VecDeque::new(),
             sums: VecDeque::new(),
             is_summing: false,
         }
+    }
+
+    /// Looks sources up before they are asked.
+    pub fn look_up_first(&mut self) {
+        self.looks = Some(LooksFirst::new(self.shard, LookPurpose::Payload));
+    }
+
+    /// The next record that is to be read.
+    pub fn poll_look(&mut self) -> Option<LookWish> {
+        self.looks.as_mut()?.poll_wish()
+    }
+
+    /// A record has been read: what waited for it is asked.
+    pub fn on_looked(&mut self, looked: &Looked) {
+        let released = self.looks.as_mut().map(|looks| looks.release(looked));
+        self.unasked.extend(released.unwrap_or_default());
+    }
+
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, PeerGuard { call_budget, guard }: PeerGuard, routing: Mode) {
+        self.fetcher.retune(call_budget, guard);
+        self.planner.set_mode(routing);
     }
 
     /// Whether a connection, or a dial, is one of payload.
@@ -276,6 +278,13 @@ impl Payload {
         rooms.chain(again).chain(sockets).min()
     }
 
+    /// How busy this core is: what its answers say.
+    pub fn on_summary(&mut self, summary: ResourceSummary) {
+        if let Some(grants) = &mut self.grants {
+            grants.on_summary(summary);
+        }
+    }
+
     /// Bytes that it has given to the network.
     pub fn sent_bytes(&self) -> u64 {
         self.egress.figures().sent_bytes
@@ -290,11 +299,17 @@ impl Payload {
             planner: *self.planner.figures(),
             traces: self.planner.traces().cloned().collect(),
             breakers: self.fetcher.breakers(now).collect(),
+            sources: self.fetcher.sources().collect(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
             readers: self.sockets.as_ref().map_or(0, PeerSockets::readers),
             readers_refused: self.sockets.as_ref().map_or(0, PeerSockets::refused),
         }
+    }
+
+    /// What the last calls to a source look like, if there were enough.
+    pub fn mode_of(&self, source: &SourceStream) -> Option<signature::Mode> {
+        self.fetcher.mode_of(source)
     }
 
     /// This node lives, under this name.
@@ -313,6 +328,10 @@ impl Payload {
         }
         self.fetcher.on_fenced();
         self.planner.on_fenced();
+        if let Some(looks) = &mut self.looks {
+            // Their connections are closed.
+            looks.give_back();
+        }
     }
 
     /// Who is a member has changed: connections of lives that are over end.
@@ -482,6 +501,8 @@ impl Payload {
         more |= self.fetcher.turn(around.now);
         self.lend(shard, around);
         self.fetch(shard, around);
+        // What has come may have made room for what is wanted ahead.
+        more |= shard.has_seeks();
         self.drain(shard);
         if let Some(sockets) = &mut self.sockets {
             sockets.forget_sources();

@@ -4,7 +4,7 @@
 use orbitkv_shards::fetcher::{Candidate, Order};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
-use orbitkv_shards::planner::{Choice, Load, Route, Told, Trial, TrialOutcome, Want};
+use orbitkv_shards::planner::{Choice, Load, Preference, Route, Told, Trial, TrialOutcome, Want};
 use orbitkv_shards::residents::CopyId;
 use orbitkv_shards::shard::{FetchOrder, Shard};
 use orbitkv_shards::time::Moment;
@@ -57,6 +57,8 @@ impl Payload {
             if let Some(first) = first {
                 candidates[..=first].rotate_right(1);
             }
+            let longest = now + FETCH_TIME_MAX;
+            let until = order.until.map_or(longest, |until| until.min(longest));
             let order = Order {
                 copy: order.copy,
                 namespace: *shard.namespaces().digest(order.key.namespace),
@@ -64,8 +66,9 @@ impl Payload {
                 block: order.key.block,
                 arena_offset: order.arena_offset,
                 bytes: order.bytes,
+                class: order.class,
             };
-            fetcher.begin(order, candidates, now + FETCH_TIME_MAX);
+            fetcher.begin(order, candidates, until);
         }
     }
 
@@ -85,9 +88,9 @@ impl Payload {
     }
 }
 
-/// Who may have a block, as far as the index knows, DRAM first.
+/// Who may have a block, as far as the index knows, in the fixed order.
 fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> {
-    (replicas.iter())
+    let mut found: Vec<(Preference, Candidate)> = (replicas.iter())
         .filter_map(|replica| {
             let member = around.subscriber.member(replica.owner)?;
             let source = SourceStream {
@@ -97,9 +100,13 @@ fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> 
                 shard: replica.owner.shard,
             };
             let (medium, sequence, bytes) = (replica.medium, replica.sequence, replica.bytes);
-            Some(Candidate { source, medium, sequence, bytes })
+            let age = around.subscriber.age_of(replica.owner, around.now);
+            let preference = Preference::new(age, medium, around.neighbours.distance(source.node));
+            Some((preference, Candidate { source, medium, sequence, bytes }))
         })
-        .collect()
+        .collect();
+    found.sort_by_key(|(preference, _)| *preference);
+    found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
 /// The same as ways, with what their sources have said; `known` is that of the sources of this batch so far.

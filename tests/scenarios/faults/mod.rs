@@ -12,6 +12,7 @@ mod ring;
 mod room;
 mod settings;
 mod signals;
+mod symptoms;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;

@@ -11,6 +11,7 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Transport, append_authorize};
 
 use crate::fetcher::*;
+use crate::flow::pressure::UNMEASURED;
 use crate::members::{Local, Member, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
@@ -54,6 +55,7 @@ pub fn order(copy: u32, bytes: u64) -> Order {
         block: BlockHash(block),
         arena_offset: u64::from(copy) * 4096,
         bytes,
+        class: Class::Demand,
     }
 }
 
@@ -85,6 +87,8 @@ pub struct Rig {
     pub trials: Vec<(u32, NodeId, u64, TrialOutcome)>,
     /// Whether each of those compares with others.
     pub warm: Vec<bool>,
+    /// Residences whose end was told: by whom, sequence and the end's.
+    pub range_ended: Vec<(NodeId, u64, Option<u64>)>,
     /// Whether more has come than the driver has read.
     pub is_behind: bool,
     /// What the driver is to read, and which operations it has said to read no more.
@@ -121,6 +125,7 @@ impl Rig {
             refreshes: Vec::new(),
             trials: Vec::new(),
             warm: Vec::new(),
+            range_ended: Vec::new(),
             is_behind: false,
             reads: Vec::new(),
             released: Vec::new(),
@@ -212,6 +217,10 @@ impl Rig {
                     );
                     self.trials.push((copy.0, candidate.source.node, ahead_bytes, outcome));
                     self.warm.push(is_warm);
+                }
+                FetcherEffect::RangeEnded { source, residence, ended } => {
+                    let ended = ended.map(|sequence| sequence.0);
+                    self.range_ended.push((source.node, residence.sequence.0, ended));
                 }
                 FetcherEffect::Breaker { source, change, is_probe } => {
                     self.changes.push((source, change, is_probe));
@@ -338,7 +347,10 @@ impl Rig {
     }
 
     pub fn answer(&mut self, number: u64, answers: &[Answer]) {
-        self.say(number, FromSource::Answers { grant_ms: 1_000, answers: answers.to_vec() });
+        self.say(
+            number,
+            FromSource::Answers { grant_ms: 1_000, summary: UNMEASURED, answers: answers.to_vec() },
+        );
     }
 
     pub fn grant_all(&mut self, number: u64) {

@@ -112,13 +112,16 @@ fn a_request_is_for_us_and_of_its_connection() {
         bend(&mut binding);
         let operation = rig.operation();
         let (deadline_ms, transport, residences) = (5, Transport::Quic, vec![here]);
-        rig.submit(at(1, 1), &Authorize { binding, operation, deadline_ms, transport, residences });
+        let attempt = Attempt::Second;
+        let authorize = Authorize { binding, operation, deadline_ms, transport, attempt, residences };
+        rig.submit(at(1, 1), &authorize);
         let [.., Effect::Say { message, tag, .. }, Effect::Finish { .. }] = &rig.effects[..] else {
             panic!()
         };
         assert_eq!((message, *tag), (&FromSource::Refused(Refusal::Misdirected), binding.tag()));
     }
     assert_eq!((rig.grants.figures().misdirected, rig.rig.shard.pins()), (5, 0));
+    assert_eq!(rig.grants.figures().asked, [0, 5, 0], "what is refused was asked, too");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{
-    Changes, FromRequester, FromSource, Header, Kind, Resume, decode_from_source, split_frame,
+    Changes, FromRequester, FromSource, Header, Kind, OpenRefusal, Resume, SourceStream, decode_from_source,
+    split_frame,
 };
 
 use super::batch::{Applying, Part, check_repeated};
@@ -123,8 +124,13 @@ impl Subscriber {
                 self.expect_offer(id, "an offer")?;
                 self.on_offer(id, snapshot, after, rows_max, index, now);
             }
-            FromSource::OpenRefused { cause, .. } => {
+            FromSource::OpenRefused { cause, incarnation, .. } => {
                 *self.figures.refusals.entry(cause).or_default() += 1;
+                let asked = self.streams[&id].source;
+                if cause == OpenRefusal::WrongSource && incarnation != asked.incarnation {
+                    let SourceStream { node, incarnation, .. } = asked;
+                    self.effects.push_back(SubscriberEffect::Doubt { node, incarnation });
+                }
                 return Err(CloseCause::Refused(cause));
             }
             FromSource::Liveness { .. } => unreachable!("beats do not wait"),
@@ -297,7 +303,7 @@ impl Subscriber {
         stream.freshness.on_frame(head, receipt, applied);
         let session = stream.session_mut().expect("frames come in sessions");
         if session.consume(header, &self.settings, now) {
-            self.acknowledge(id);
+            self.acknowledge(id, now);
         }
     }
 

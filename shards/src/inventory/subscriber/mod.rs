@@ -67,7 +67,7 @@ pub struct SubscriberSettings {
     pub backlog_frames_max: usize,
     /// Consumed bytes that are acknowledged at once.
     pub ack_bytes: u32,
-    /// Longest time that progress is not acknowledged.
+    /// Longest time that progress is not acknowledged, and least time between two ACKs that give little credit.
     pub ack_wait: Duration,
     /// Changes that are applied in one go; a frame with more is applied in steps of as many.
     pub changes_per_step: usize,
@@ -150,6 +150,14 @@ pub enum SubscriberEffect {
         connection: ConnectionId,
         /// Why.
         cause: CloseCause,
+    },
+    /// Whoever holds the key of a node says that it is another life than this one: read membership anew; the room waits
+    /// for nothing.
+    Doubt {
+        /// The node.
+        node: NodeId,
+        /// Its life, as far as known.
+        incarnation: Incarnation,
     },
     /// A snapshot wants to be received; [`Subscriber::on_permit`] allows it.
     WantPermit(PermitTicket),
@@ -357,6 +365,15 @@ impl Subscriber {
         self.numbers.get(&owner.peer).map(|node| &self.peers[node].member)
     }
 
+    /// How long ago the inventory that a row is of was last known to be whole; none if it never was.
+    #[must_use]
+    pub fn age_of(&self, owner: Owner, now: Moment) -> Option<Duration> {
+        let peer = &self.peers[self.numbers.get(&owner.peer)?];
+        let mut streams = peer.streams.iter().map(|id| &self.streams[id]);
+        let stream = streams.find(|stream| stream.source.shard == owner.shard)?;
+        Some(now.since(stream.freshness.fresh_at()?))
+    }
+
     /// How long ago the inventory of a source was last known to be whole; none if it never was.
     #[must_use]
     pub fn view_age(&self, source: &SourceStream, now: Moment) -> Option<Duration> {
@@ -370,7 +387,8 @@ impl Subscriber {
     pub fn summary_of(&self, source: &SourceStream, now: Moment) -> Option<(ResourceSummary, Duration)> {
         let (summary, received) = self.streams[&self.stream_of(source)?].summary?;
         let age = now.since(received);
-        (age <= SUMMARY_AGE_MAX).then_some((summary, age))
+        // Before its first window has ended it has measured nothing.
+        (summary.window_ms > 0 && age <= SUMMARY_AGE_MAX).then_some((summary, age))
     }
 
     /// A source has said elsewhere how busy it is.
@@ -394,6 +412,12 @@ impl Subscriber {
     ) -> impl Iterator<Item = OwnerDetail> + 'a {
         let from = after.map_or(StreamId(0), |StreamId(number)| StreamId(number + 1));
         self.streams.range(from..).take(count).map(|(&id, stream)| stream.detail(id, partition))
+    }
+
+    /// How long no page has come of the bootstrap that waits longest; none if no stream lacks its view.
+    #[must_use]
+    pub fn bootstrap_age(&self, now: Moment) -> Option<Duration> {
+        self.streams.values().filter_map(|stream| stream.bootstrap_age(self.settings.page_wait, now)).max()
     }
 
     /// Counters.

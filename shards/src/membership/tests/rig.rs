@@ -59,6 +59,8 @@ pub struct Process {
     pub room: Membership,
     pub question: Option<(u64, Request)>,
     pub renewal: Option<(u64, LeaseId)>,
+    /// A read of one record that was asked for.
+    pub look: Option<(u64, Request)>,
     /// Number, and the revision up to which it has told; none before it is created.
     pub watch: Option<(u64, u64, bool)>,
     pub late: Vec<Request>,
@@ -78,6 +80,17 @@ impl Process {
     }
 
     pub fn with(name: &str, contact: Contact, seed: u8, epoch_least: u64, now: Moment) -> Process {
+        Process::under(RefreshPolicy::default(), name, contact, seed, epoch_least, now)
+    }
+
+    pub fn under(
+        refresh: RefreshPolicy,
+        name: &str,
+        contact: Contact,
+        seed: u8,
+        epoch_least: u64,
+        now: Moment,
+    ) -> Process {
         let settings = Settings {
             applicant: Applicant { node: node(name), contact, cluster_draft: ClusterUuid([seed; 16]) },
             lease: LEASE,
@@ -85,11 +98,13 @@ impl Process {
             retry: PauseBounds { min: Duration::from_millis(100), max: seconds(3) },
             refused_pause: seconds(2),
             jitter: u64::from(seed),
+            refresh,
         };
         Process {
             room: Membership::new(settings, now),
             question: None,
             renewal: None,
+            look: None,
             watch: None,
             late: Vec::new(),
             slow_answer: None,
@@ -121,6 +136,10 @@ impl Process {
         while let Some(effect) = self.room.poll_effect() {
             match effect {
                 Effect::Ask { number, request } => self.question = Some((number, request)),
+                Effect::Look { number, request } => {
+                    assert!(self.look.is_none(), "one at a time");
+                    self.look = Some((number, request));
+                }
                 Effect::Renew { number, lease } => self.renewal = Some((number, lease)),
                 Effect::Watch { number, after } => self.watch = Some((number, after, false)),
                 Effect::BeginLife => self.life_awaited = true,
@@ -158,6 +177,15 @@ impl Process {
                 Err(Failure::Unanswered("late".into()))
             }
         };
+        self.room.on_answer(number, answer, now);
+        self.pump();
+        true
+    }
+
+    /// Answers the read of one record that is asked for, with what `etcd` has; whether there is one.
+    pub fn look(&mut self, etcd: &mut Etcd, now: Moment) -> bool {
+        let Some((number, request)) = self.look.take() else { return false };
+        let answer = etcd.serve(&request, now);
         self.room.on_answer(number, answer, now);
         self.pump();
         true
@@ -214,6 +242,7 @@ impl Process {
         self.tick(now);
         for _ in 0..50 {
             let mut moved = self.exchange(etcd, Fate::Answered, now);
+            moved |= self.look(etcd, now);
             moved |= self.renew(etcd, Fate::Answered, now);
             moved |= self.hear(etcd, now);
             if self.life_awaited {

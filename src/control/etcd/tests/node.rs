@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use etcd_client::ConnectOptions;
 use orbitkv_native::entropy;
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{Alarm, Applicant, FenceCause, PauseBounds, Roster, Settings};
+use orbitkv_shards::membership::{
+    Alarm, Applicant, FenceCause, PauseBounds, RefreshPolicy, Roster, Settings,
+};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{ClusterUuid, Incarnation};
 use orbitkv_wire::membership::{Contact, HASH_VERSION, Keyspace};
@@ -103,12 +105,14 @@ impl Node {
             refused_pause: Duration::from_secs(1),
             // Begins with the first endpoint.
             jitter: 0,
+            refresh: RefreshPolicy::default(),
         };
         let registrar = Registrar {
             settings,
             access: EtcdAccess { endpoints, options },
             space: Keyspace::new("test").expect("legal"),
             incarnation: Incarnation(entropy::uuid_v4_bytes()),
+            watch_lag: Duration::ZERO,
         };
         let (seen, sight) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();
@@ -119,7 +123,7 @@ impl Node {
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             let (withdraw, withdrawn) = oneshot::channel::<()>();
             let (_, doubted) = tokio::sync::mpsc::unbounded_channel();
-            let membership = run(registrar, lives, doubted, seen, async {
+            let membership = run(registrar, lives, None, doubted, seen, async {
                 let _ = withdrawn.await;
             });
             runtime.block_on(async {

@@ -409,6 +409,8 @@ impl Rig {
                     end.closed.push(cause);
                     self.cut(connection);
                 }
+                // Members are told by the test.
+                SubscriberEffect::Doubt { .. } => {}
                 SubscriberEffect::WantPermit(ticket) => {
                     end.permits.request(Applicant { shard: ShardIndex(0), ticket }).expect("there is room");
                 }

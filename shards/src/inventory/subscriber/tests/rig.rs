@@ -105,6 +105,7 @@ pub struct Rig {
     pub now: Moment,
     pub links: BTreeMap<ConnectionId, Link>,
     pub dials: Vec<StreamId>,
+    pub doubts: Vec<(NodeId, Incarnation)>,
     pub wishes: Vec<PermitTicket>,
     pub returned: Vec<PermitTicket>,
     connections_made: u64,
@@ -126,6 +127,7 @@ impl Rig {
             now: Moment(1_000_000_000),
             links: BTreeMap::new(),
             dials: Vec::new(),
+            doubts: Vec::new(),
             wishes: Vec::new(),
             returned: Vec::new(),
             connections_made: 0,
@@ -178,6 +180,7 @@ impl Rig {
                         link.closed = Some(cause);
                     }
                 }
+                SubscriberEffect::Doubt { node, incarnation } => self.doubts.push((node, incarnation)),
                 SubscriberEffect::WantPermit(ticket) => self.wishes.push(ticket),
                 SubscriberEffect::ReturnPermit(ticket) => {
                     assert!(!self.returned.contains(&ticket), "a permit ends once");

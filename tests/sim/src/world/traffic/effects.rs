@@ -80,6 +80,8 @@ impl World {
                     self.end_session(name, Side::Requester);
                     self.judge_close(&cause)?;
                 }
+                // Its control follows a watch that tells everything sooner or later.
+                SubscriberEffect::Doubt { .. } => {}
                 SubscriberEffect::WantPermit(ticket) => {
                     permit(self, Mail::Want(Pool::Received, shard, ticket));
                 }

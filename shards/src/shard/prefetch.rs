@@ -1,0 +1,588 @@
+//! Blocks that engines say they will acquire, brought into DRAM before (chapter 3.7): from SSD, or from peers.
+//!
+//! A *wish* is one block that open connections want ahead. It waits while an Acquire does, then has a slot and is
+//! filled like any other block; an Acquire that comes meanwhile joins that one read or fetch. Nobody is told what
+//! became of a wish, and one that meets anything but room is given up: an Acquire will find the block where it is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use orbitkv_wire::engine::answers::PrefetchOutcome;
+use orbitkv_wire::identity::{KeyHash, NamespaceDigest};
+
+use super::fetch::{FetchEffect, Seek, Seeker};
+use super::recover::{FillPurpose, FillStage};
+use super::save::{is_evictable, slot_bytes};
+use super::tiers::Order;
+use super::{Key, Outcome, Shard, Tag};
+use crate::key::{EntryId, NamespaceId, StateKey};
+use crate::leases::ConnectionId;
+use crate::residents::{CopyId, Dram, Provenance};
+use crate::resilience::gate::Class;
+use crate::slab::{AllocateError, Slot};
+use crate::time::Moment;
+
+/// Marks places in the queue for the device behind all that somebody waits for.
+pub(super) const AHEAD: u64 = 1 << 63;
+
+/// Blocks that leave DRAM for one that is brought ahead, at most.
+const AHEAD_EVICTIONS_MAX: usize = 2;
+
+/// Bounds of what a shard brings ahead of demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefetchSettings {
+    /// Blocks wanted and not there; 0 turns it off.
+    pub wishes_max: usize,
+    /// Of those, sought, read or fetched at a time: the jobs of a core.
+    pub active_max: usize,
+    /// Of those, reads that the device has at a time.
+    pub reads_max: usize,
+    /// Slot bytes of what is on its way or has come and was not acquired yet.
+    pub bytes_max: u64,
+}
+
+impl PrefetchSettings {
+    /// A core's bounds for a share of its slice, in percent; 0 turns it off.
+    #[must_use]
+    pub fn of_slice(slice_bytes: u64, percent: u32) -> PrefetchSettings {
+        let wishes_max = if percent == 0 { 0 } else { 1_024 };
+        PrefetchSettings {
+            wishes_max,
+            active_max: 16,
+            reads_max: 4,
+            bytes_max: slice_bytes / 100 * u64::from(percent),
+        }
+    }
+}
+
+/// How far a wish is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing has been done for it.
+    Waiting,
+    /// It is looked up whether a peer has it.
+    Sought,
+    /// It has a slot, and its bytes are due.
+    Filling(CopyId),
+}
+
+/// A block that is wanted ahead.
+struct Wish {
+    key: StateKey,
+    hash: KeyHash,
+    /// Open connections that want it, none twice.
+    connections: Vec<ConnectionId>,
+    until: Moment,
+    /// How soon it will be used at the latest, from when it was wished for.
+    horizon: Duration,
+    /// Slot bytes, as far as known before it has a slot.
+    slot_bytes: u64,
+    stage: Stage,
+}
+
+/// How a wish ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WishEnd {
+    /// It was brought.
+    Arrived,
+    /// The block came another way.
+    Met,
+    /// Nobody has it.
+    Missing,
+    /// There was no room that it may take.
+    NoRoom,
+    /// Its deadline passed first.
+    Expired,
+    /// Nobody wants it any more.
+    Cancelled,
+    /// Demand needed its place.
+    Yielded,
+    /// It was not read, not sent, or wrong.
+    Failed,
+}
+
+/// Everything that is wanted ahead.
+#[derive(Default)]
+pub(super) struct Prefetches {
+    wishes: BTreeMap<u64, Wish>,
+    by_key: BTreeMap<StateKey, u64>,
+    waiting: BTreeSet<u64>,
+    /// Sought and not asked about yet; some may have ended.
+    to_seek: VecDeque<u64>,
+    by_copy: BTreeMap<CopyId, u64>,
+    deadlines: BTreeSet<(Moment, u64)>,
+    /// Copies that the device reads ahead, whoever waits for them by now.
+    reading: BTreeSet<CopyId>,
+    made: u64,
+    /// Slot bytes of wishes that wait, as far as known.
+    promised_bytes: u64,
+    /// Slot bytes of wishes that are filled, and of residents that were brought ahead and not acquired.
+    charged_bytes: u64,
+}
+
+impl Prefetches {
+    /// Whether a copy is filled for a wish.
+    pub fn has(&self, copy: CopyId) -> bool {
+        self.by_copy.contains_key(&copy)
+    }
+
+    pub fn wishes(&self) -> usize {
+        self.wishes.len()
+    }
+
+    pub fn charged_bytes(&self) -> u64 {
+        self.charged_bytes
+    }
+
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|&(until, _)| until)
+    }
+
+    /// A read of the device has ended.
+    pub fn on_read(&mut self, copy: CopyId) {
+        self.reading.remove(&copy);
+    }
+
+    pub fn uncharge(&mut self, bytes: u64) {
+        self.charged_bytes = self.charged_bytes.checked_sub(bytes).expect("what is charged comes back once");
+    }
+
+    fn active(&self) -> usize {
+        self.wishes.len() - self.waiting.len()
+    }
+
+    fn of_connection(&self, connection: ConnectionId) -> Vec<u64> {
+        let wanted = self.wishes.iter().filter(|(_, wish)| wish.connections.contains(&connection));
+        wanted.map(|(number, _)| *number).collect()
+    }
+}
+
+impl Shard {
+    pub(super) fn prefetch(
+        &mut self,
+        tag: Tag,
+        connection: ConnectionId,
+        (namespaces, keys): (&[NamespaceDigest], &[Key]),
+        until: Moment,
+    ) {
+        if self.draining {
+            return self.answer(tag, Outcome::Draining);
+        }
+        let ids = self.known(namespaces);
+        // As Acquire does, the deepest block first: what is there already is to stay until then.
+        for key in keys.iter().rev() {
+            if let Some(id) = self.find(key.hash, self.state_key(&ids, key)) {
+                self.touch(id);
+            }
+        }
+        let mut outcomes = Vec::with_capacity(keys.len());
+        for key in keys {
+            let sought = self.state_key(&ids, key);
+            let outcome = sought
+                .map_or(PrefetchOutcome::Absent, |sought| self.wish(connection, sought, key.hash, until));
+            match outcome {
+                PrefetchOutcome::Full => self.counters.prefetch_full += 1,
+                PrefetchOutcome::NoRoom => self.counters.prefetch_refused_room += 1,
+                _ => {}
+            }
+            outcomes.push((key.index, outcome));
+        }
+        self.answer(tag, Outcome::Prefetched(outcomes));
+    }
+
+    fn wish(
+        &mut self,
+        connection: ConnectionId,
+        key: StateKey,
+        hash: KeyHash,
+        until: Moment,
+    ) -> PrefetchOutcome {
+        if let Some(&number) = self.prefetches.by_key.get(&key) {
+            return self.join_wish(number, connection, until);
+        }
+        let found = self.residents.find(hash, &key);
+        let slot_bytes = match found.map(|id| self.residents.entry(id)) {
+            Some(entry) if matches!(entry.dram, Dram::Resident { .. }) => {
+                return PrefetchOutcome::Present;
+            }
+            Some(entry) if entry.dram != Dram::Absent => return PrefetchOutcome::Coming,
+            Some(entry) if entry.ssd.residence().is_some() => slot_bytes(entry.bytes),
+            // What is written without a copy in DRAM cannot be read before it is there.
+            Some(_) => return PrefetchOutcome::Absent,
+            None if self.fetches.peers => 0,
+            None => return PrefetchOutcome::Absent,
+        };
+        let bounds = self.settings.prefetch;
+        if self.prefetches.wishes() >= bounds.wishes_max {
+            return PrefetchOutcome::Full;
+        }
+        let known_bytes = self.prefetches.charged_bytes + self.prefetches.promised_bytes + slot_bytes;
+        if known_bytes > bounds.bytes_max {
+            return PrefetchOutcome::NoRoom;
+        }
+        let ahead = &mut self.prefetches;
+        ahead.made += 1;
+        let number = ahead.made;
+        let horizon = until.since(self.heard());
+        let (connections, stage) = (vec![connection], Stage::Waiting);
+        let wish = Wish { key, hash, connections, until, horizon, slot_bytes, stage };
+        ahead.wishes.insert(number, wish);
+        ahead.by_key.insert(key, number);
+        ahead.waiting.insert(number);
+        ahead.deadlines.insert((until, number));
+        ahead.promised_bytes += slot_bytes;
+        self.counters.prefetch_taken += 1;
+        PrefetchOutcome::Taken
+    }
+
+    fn join_wish(&mut self, number: u64, connection: ConnectionId, until: Moment) -> PrefetchOutcome {
+        let latest = self.heard();
+        let ahead = &mut self.prefetches;
+        let wish = ahead.wishes.get_mut(&number).expect("a key has a live wish");
+        if !wish.connections.contains(&connection) {
+            wish.connections.push(connection);
+        }
+        if until > wish.until && ahead.deadlines.remove(&(wish.until, number)) {
+            ahead.deadlines.insert((until, number));
+        }
+        wish.until = wish.until.max(until);
+        wish.horizon = wish.horizon.min(until.since(latest));
+        match wish.stage {
+            Stage::Waiting | Stage::Sought => PrefetchOutcome::Taken,
+            Stage::Filling(_) => PrefetchOutcome::Coming,
+        }
+    }
+
+    /// Whether an Acquire waits for anything.
+    pub(super) fn demand_waits(&self) -> bool {
+        self.acquires.values().any(super::recover::AcquireJob::waits)
+    }
+
+    /// Begins what is wanted ahead, as far as bounds allow and nobody waits.
+    pub(super) fn begin_prefetches(&mut self) {
+        while !self.prefetches.waiting.is_empty()
+            && self.prefetches.active() < self.settings.prefetch.active_max
+            && !self.demand_waits()
+        {
+            let number = *self.prefetches.waiting.first().expect("just seen");
+            self.begin_prefetch(number);
+        }
+    }
+
+    fn begin_prefetch(&mut self, number: u64) {
+        let Wish { key, hash, horizon, slot_bytes, .. } = self.prefetches.wishes[&number];
+        let Some(id) = self.residents.find(hash, &key) else {
+            if !self.fetches.peers {
+                return self.end_wish(number, WishEnd::Missing);
+            }
+            self.prefetches.waiting.remove(&number);
+            self.prefetches.promised_bytes -= slot_bytes;
+            let wish = self.prefetches.wishes.get_mut(&number).expect("just seen");
+            (wish.slot_bytes, wish.stage) = (0, Stage::Sought);
+            self.prefetches.to_seek.push_back(number);
+            return;
+        };
+        let entry = self.residents.entry(id);
+        let bytes = entry.bytes;
+        match (entry.dram, entry.ssd.residence()) {
+            (Dram::Resident { .. } | Dram::Filling(_), _) => self.end_wish(number, WishEnd::Met),
+            (Dram::Absent, None) => self.end_wish(number, WishEnd::Missing),
+            // What nobody waits for tries no device that is left alone.
+            (Dram::Absent, Some(_)) if !self.device_guard.is_closed() => {
+                self.count_barred();
+                self.end_wish(number, WishEnd::Missing);
+            }
+            (Dram::Absent, Some((placement, _))) => match self.allocate_ahead(bytes, horizon) {
+                None => self.end_wish(number, WishEnd::NoRoom),
+                Some(slot) => {
+                    let copy = self.fill_from_ssd(id, placement, FillPurpose::Recover, slot, AHEAD);
+                    self.fill_wish(number, copy, slot);
+                }
+            },
+        }
+    }
+
+    /// A wish has a slot from now on, which is charged.
+    fn fill_wish(&mut self, number: u64, copy: CopyId, slot: Slot) {
+        let ahead = &mut self.prefetches;
+        let wish = ahead.wishes.get_mut(&number).expect("a wish that begins is live");
+        if ahead.waiting.remove(&number) {
+            ahead.promised_bytes -= wish.slot_bytes;
+        }
+        (wish.slot_bytes, wish.stage) = (slot.bytes, Stage::Filling(copy));
+        ahead.by_copy.insert(copy, number);
+        ahead.charged_bytes += slot.bytes;
+        self.counters.prefetch_bytes_peak = self.counters.prefetch_bytes_peak.max(ahead.charged_bytes);
+    }
+
+    /// A slot that costs nothing which is worth as much: a free one, or that of the block whose turn it is to leave
+    /// DRAM, if it has been idle for longer than this one will be, and is not lost with it.
+    fn allocate_ahead(&mut self, bytes: u64, horizon: Duration) -> Option<Slot> {
+        let slot_bytes = slot_bytes(bytes);
+        if self.prefetches.charged_bytes.saturating_add(slot_bytes) > self.settings.prefetch.bytes_max {
+            return None;
+        }
+        for evictions_left in (0..=AHEAD_EVICTIONS_MAX).rev() {
+            let has_place = self.slab.accounting().slots < self.settings.blocks_max;
+            match self.slab.allocate(bytes) {
+                Ok(slot) if has_place => return Some(slot),
+                Ok(slot) => self.slab.release(slot.id),
+                Err(AllocateError::TooLarge { .. }) => return None,
+                Err(AllocateError::Full) => {}
+            }
+            if evictions_left == 0 {
+                break;
+            }
+            let victim = self.policy.oldest().filter(|&id| self.gives_way(id, slot_bytes, horizon))?;
+            self.evict_one(victim);
+        }
+        None
+    }
+
+    /// Whether a resident may leave for a block that will be used within `horizon`.
+    fn gives_way(&self, id: EntryId, wanted_bytes: u64, horizon: Duration) -> bool {
+        let entry = self.residents.entry(id);
+        let Dram::Resident { copy, .. } = entry.dram else { panic!("the policy holds residences") };
+        let is_elsewhere = entry.ssd.residence().is_some() || entry.provenance == Provenance::Peer;
+        is_elsewhere
+            && !entry.is_ahead
+            && self.heard().since(entry.usage.last) > horizon
+            && self.residents.copy(copy).slot.bytes == wanted_bytes
+            && is_evictable(&self.residents, self.writes_back(), id)
+    }
+
+    /// The next block of a wish to be looked up, if nobody waits.
+    pub(super) fn poll_seek_ahead(&mut self) -> Option<Seek> {
+        if self.demand_waits() {
+            return None;
+        }
+        while let Some(number) = self.prefetches.to_seek.pop_front() {
+            if let Some(wish) = self.prefetches.wishes.get(&number) {
+                return Some(Seek { by: Seeker::Prefetch(number), key: wish.key, hash: wish.hash });
+            }
+        }
+        None
+    }
+
+    pub(super) fn has_seeks_ahead(&self) -> bool {
+        !self.prefetches.to_seek.is_empty() && !self.demand_waits()
+    }
+
+    /// A peer may have the block of a wish, of so many bytes; or none does.
+    pub(super) fn on_sought_ahead(&mut self, number: u64, bytes: Option<u64>) {
+        let Some(wish) = self.prefetches.wishes.get(&number) else { return };
+        let (key, hash, until, horizon) = (wish.key, wish.hash, wish.until, wish.horizon);
+        if self.residents.find(hash, &key).is_some() {
+            // It has come meanwhile, or comes.
+            return self.end_wish(number, WishEnd::Met);
+        }
+        let Some(bytes) = bytes else { return self.end_wish(number, WishEnd::Missing) };
+        let has_entry = ((self.residents.len() + self.reservations.len()) as u64) < self.settings.blocks_max;
+        let slot = (bytes > 0 && has_entry).then(|| self.allocate_ahead(bytes, horizon)).flatten();
+        let Some(slot) = slot else { return self.end_wish(number, WishEnd::NoRoom) };
+        let id = self.insert_of_peer(key, hash, bytes);
+        let copy = self.start_fetch(id, key, hash, slot, (Class::Background, Some(until)));
+        self.fill_wish(number, copy, slot);
+    }
+
+    /// The next read for a wish: only while no Acquire waits, and so many at a time.
+    pub(super) fn poll_order_ahead(&mut self) -> Option<Order> {
+        while !self.fill_queue.is_empty()
+            && self.prefetches.reading.len() < self.settings.prefetch.reads_max
+            && !self.demand_waits()
+        {
+            let (_, copy) = self.fill_queue.pop_first()?;
+            if let Some(order) = self.order_read(copy) {
+                self.prefetches.reading.insert(copy);
+                return Some(order);
+            }
+        }
+        None
+    }
+
+    /// Whether a read for a wish could be ordered and nothing else will make the driver ask.
+    pub(super) fn has_orders_ahead(&self) -> bool {
+        let is_queued = self.fill_queue.last_key_value().is_some_and(|(turn, _)| turn & AHEAD != 0);
+        is_queued && self.transfers.is_empty() && !self.demand_waits()
+    }
+
+    /// Somebody waits for a fill: if it is one for a wish, it is demand from now on.
+    pub(super) fn hurry(&mut self, copy: CopyId) {
+        if !self.prefetches.has(copy) {
+            return;
+        }
+        let fill = &self.fills[&copy];
+        match fill.stage {
+            FillStage::Queued(turn) if turn & AHEAD != 0 => {
+                self.fill_queue.remove(&turn);
+                let turn = self.queue_read(copy, 0);
+                self.fills.get_mut(&copy).expect("just seen").stage = FillStage::Queued(turn);
+            }
+            FillStage::Reading if fill.placement.is_none() && fill.waiters.is_empty() => {
+                self.fetches.effects.push_back(FetchEffect::Promote(copy));
+            }
+            FillStage::Queued(_) | FillStage::Reading => {}
+        }
+    }
+
+    /// A wish has ended; what is on its way for it alone is given up.
+    pub(super) fn end_wish(&mut self, number: u64, end: WishEnd) {
+        let ahead = &mut self.prefetches;
+        let wish = ahead.wishes.remove(&number).expect("a wish ends once");
+        ahead.by_key.remove(&wish.key);
+        ahead.deadlines.remove(&(wish.until, number));
+        if ahead.waiting.remove(&number) {
+            ahead.promised_bytes -= wish.slot_bytes;
+        }
+        self.count_end(end);
+        if let Stage::Filling(copy) = wish.stage {
+            self.prefetches.by_copy.remove(&copy);
+            self.prefetches.uncharge(wish.slot_bytes);
+            // One that has just ended is not there any more; the log wants some of them for itself.
+            if self.fills.get(&copy).is_some_and(|fill| fill.purpose == FillPurpose::Recover) {
+                self.drop_unwanted_fill(copy);
+            }
+        }
+    }
+
+    fn count_end(&mut self, end: WishEnd) {
+        let counters = &mut self.counters;
+        *match end {
+            WishEnd::Arrived => &mut counters.prefetch_arrived,
+            WishEnd::Met => &mut counters.prefetch_met,
+            WishEnd::Missing => &mut counters.prefetch_missing,
+            WishEnd::NoRoom => &mut counters.prefetch_no_room,
+            WishEnd::Expired => &mut counters.prefetch_expired,
+            WishEnd::Cancelled => &mut counters.prefetch_cancelled,
+            WishEnd::Yielded => &mut counters.prefetch_yielded,
+            WishEnd::Failed => &mut counters.prefetch_failed,
+        } += 1;
+    }
+
+    /// A fill has ended, for whatever wish it was; whether there was one.
+    pub(super) fn end_wish_of(&mut self, copy: CopyId, end: WishEnd) -> bool {
+        let wish = self.prefetches.by_copy.get(&copy).copied();
+        wish.into_iter().for_each(|number| self.end_wish(number, end));
+        wish.is_some()
+    }
+
+    /// The bytes of a wish have become a resident that nobody has acquired.
+    pub(super) fn arrive_ahead(&mut self, id: EntryId, copy: CopyId) {
+        if self.end_wish_of(copy, WishEnd::Arrived) {
+            self.prefetches.charged_bytes += self.residents.copy(copy).slot.bytes;
+            self.residents.entry_mut(id).is_ahead = true;
+        }
+    }
+
+    /// A resident is not what was brought ahead any more: it has been acquired, or has ended.
+    pub(super) fn settle_ahead(&mut self, id: EntryId, copy: CopyId) -> bool {
+        let was_ahead = std::mem::take(&mut self.residents.entry_mut(id).is_ahead);
+        if was_ahead {
+            self.prefetches.uncharge(self.residents.copy(copy).slot.bytes);
+        }
+        was_ahead
+    }
+
+    /// Nobody is to be given this block: it was evicted or cleared.
+    pub(super) fn forget_wish(&mut self, key: &StateKey) {
+        let wish = self.prefetches.by_key.get(key).copied();
+        wish.into_iter().for_each(|number| self.end_wish(number, WishEnd::Cancelled));
+    }
+
+    /// As [`Shard::forget_wish`] for a whole namespace.
+    pub(super) fn forget_wishes_in(&mut self, namespace: NamespaceId) {
+        let wishes = self.prefetches.wishes.iter().filter(|(_, wish)| wish.key.namespace == namespace);
+        let numbers: Vec<u64> = wishes.map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.end_wish(number, WishEnd::Cancelled));
+    }
+
+    /// A connection is closed: what it alone wanted is wanted no more.
+    pub(super) fn forget_wishes_of(&mut self, connection: ConnectionId) {
+        for number in self.prefetches.of_connection(connection) {
+            let wish = self.prefetches.wishes.get_mut(&number).expect("just found");
+            wish.connections.retain(|other| *other != connection);
+            if wish.connections.is_empty() {
+                self.end_wish(number, WishEnd::Cancelled);
+            }
+        }
+    }
+
+    /// The shard drains: nothing is brought ahead any more.
+    pub(super) fn forget_wishes(&mut self) {
+        while let Some(&number) = self.prefetches.wishes.keys().next() {
+            self.end_wish(number, WishEnd::Cancelled);
+        }
+    }
+
+    /// Gives up what has not begun by its deadline. What a device or a peer is at has its time there.
+    pub(super) fn expire_wishes(&mut self, now: Moment) {
+        while let Some(&(until, number)) =
+            self.prefetches.deadlines.first().filter(|(until, _)| *until <= now)
+        {
+            self.prefetches.deadlines.remove(&(until, number));
+            let has_begun = match self.prefetches.wishes[&number].stage {
+                Stage::Waiting | Stage::Sought => false,
+                Stage::Filling(copy) => self.fills[&copy].stage == FillStage::Reading,
+            };
+            if !has_begun {
+                self.end_wish(number, WishEnd::Expired);
+            }
+        }
+    }
+
+    /// Demand finds no room: gives up what is on its way for wishes alone. Whether a slot has come back at once; what
+    /// a device or a peer writes into comes back later.
+    pub(super) fn yield_to_demand(&mut self) -> bool {
+        let slots = self.slab.accounting().slots;
+        let copies: Vec<CopyId> = self.prefetches.by_copy.keys().copied().collect();
+        for copy in copies {
+            let fill = &self.fills[&copy];
+            let is_under_way = fill.stage == FillStage::Reading && fill.placement.is_some();
+            if fill.waiters.is_empty() && fill.pins.is_empty() && !is_under_way {
+                self.end_wish_of(copy, WishEnd::Yielded);
+            }
+        }
+        self.slab.accounting().slots < slots
+    }
+
+    /// What is wanted ahead keeps its bounds, and every wish ends once.
+    pub(super) fn assert_prefetches(&self) {
+        let (ahead, bounds, counters) = (&self.prefetches, &self.settings.prefetch, &self.counters);
+        assert!(ahead.wishes.len() <= bounds.wishes_max, "wishes keep their bound");
+        assert!(ahead.active() <= bounds.active_max, "and so do those that are worked at");
+        assert!(ahead.reading.len() <= bounds.reads_max, "and reads");
+        assert!(ahead.charged_bytes <= bounds.bytes_max, "and room");
+        assert_eq!(ahead.by_key.len(), ahead.wishes.len(), "every wish is found by its block");
+        assert!(ahead.by_copy.len() <= ahead.active(), "a wish has one slot");
+        let given_up = counters.prefetch_expired + counters.prefetch_cancelled + counters.prefetch_yielded;
+        let not_brought = counters.prefetch_missing + counters.prefetch_no_room + counters.prefetch_failed;
+        let ended = counters.prefetch_arrived + counters.prefetch_met + given_up + not_brought;
+        assert_eq!(counters.prefetch_taken, ended + ahead.wishes.len() as u64, "every wish ends once");
+        #[cfg(test)]
+        self.assert_charged();
+    }
+
+    #[cfg(test)]
+    fn assert_charged(&self) {
+        let ahead = &self.prefetches;
+        let filling: u64 = ahead.by_copy.keys().map(|&copy| self.residents.copy(copy).slot.bytes).sum();
+        let all = self.residents.scan_from(&StateKey {
+            namespace: NamespaceId(0),
+            group: orbitkv_wire::identity::GroupId(0),
+            block: orbitkv_wire::identity::BlockHash([0; 32]),
+        });
+        let unused: u64 = all
+            .filter(|(_, entry)| entry.is_ahead)
+            .map(|(_, entry)| match entry.dram {
+                Dram::Resident { copy, .. } => self.residents.copy(copy).slot.bytes,
+                _ => panic!("what was brought ahead is a resident"),
+            })
+            .sum();
+        assert_eq!(ahead.charged_bytes, filling + unused, "room is charged once");
+        let promised = ahead.waiting.iter().map(|number| ahead.wishes[number].slot_bytes).sum::<u64>();
+        assert_eq!(ahead.promised_bytes, promised);
+        assert!(ahead.by_copy.iter().all(|(copy, number)| {
+            self.fills.contains_key(copy) && ahead.wishes[number].stage == Stage::Filling(*copy)
+        }));
+    }
+}

@@ -1,0 +1,93 @@
+//! What waits until the record of the peer it is for has been read in etcd: nothing, unless the node looks up first,
+//! which it does only for whoever measures that.
+
+use std::collections::VecDeque;
+
+use orbitkv_shards::membership::{Asker, LookPurpose, LookWish, Looked};
+use orbitkv_wire::identity::{NodeId, ShardIndex};
+
+/// What a core wants to say to peers for one purpose, in order.
+pub(super) struct LooksFirst<T> {
+    asker: Asker,
+    /// Wishes made.
+    tickets: u64,
+    parked: VecDeque<(u64, NodeId, T)>,
+    unsaid: VecDeque<LookWish>,
+}
+
+impl<T> LooksFirst<T> {
+    /// Of a core.
+    pub fn new(core: ShardIndex, purpose: LookPurpose) -> LooksFirst<T> {
+        let (parked, unsaid) = (VecDeque::new(), VecDeque::new());
+        LooksFirst { asker: Asker { core, purpose }, tickets: 0, parked, unsaid }
+    }
+
+    /// Keeps it until the record of `node` has been read.
+    pub fn park(&mut self, node: NodeId, what: T) {
+        self.tickets += 1;
+        self.parked.push_back((self.tickets, node, what));
+        self.unsaid.push_back(LookWish { node, asker: self.asker, ticket: self.tickets });
+    }
+
+    /// The next wish for control.
+    pub fn poll_wish(&mut self) -> Option<LookWish> {
+        self.unsaid.pop_front()
+    }
+
+    /// A record has been read: what waited for that, in order.
+    pub fn release(&mut self, looked: &Looked) -> Vec<T> {
+        let through = looked.through.get(&self.asker).copied().unwrap_or(0);
+        let mut released = Vec::new();
+        for (ticket, node, what) in std::mem::take(&mut self.parked) {
+            match node == looked.node && ticket <= through {
+                true => released.push(what),
+                false => self.parked.push_back((ticket, node, what)),
+            }
+        }
+        released
+    }
+
+    /// Forgets what `is_wanted` says nobody wants any more.
+    pub fn retain(&mut self, is_wanted: impl Fn(&T) -> bool) {
+        self.parked.retain(|(_, _, what)| is_wanted(what));
+    }
+
+    /// Gives back all that waits.
+    pub fn give_back(&mut self) -> Vec<T> {
+        self.unsaid.clear();
+        std::mem::take(&mut self.parked).into_iter().map(|(_, _, what)| what).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn node(name: &str) -> NodeId {
+        name.parse().expect("legal")
+    }
+
+    #[test]
+    fn what_is_parked_goes_on_with_its_own_ticket_and_no_other() {
+        let mut looks = LooksFirst::new(ShardIndex(1), LookPurpose::Payload);
+        for (name, what) in [("a", 1), ("b", 2), ("a", 3), ("a", 4)] {
+            looks.park(node(name), what);
+        }
+        let wishes: Vec<_> =
+            std::iter::from_fn(|| looks.poll_wish()).map(|wish| (wish.node, wish.ticket)).collect();
+        assert_eq!(wishes, [(node("a"), 1), (node("b"), 2), (node("a"), 3), (node("a"), 4)]);
+        let looked = |name, core, purpose, ticket| {
+            let asker = Asker { core: ShardIndex(core), purpose };
+            Looked { node: node(name), through: BTreeMap::from([(asker, ticket)]) }
+        };
+        // Others' wishes are none of ours.
+        assert!(looks.release(&looked("a", 0, LookPurpose::Payload, 9)).is_empty());
+        assert!(looks.release(&looked("a", 1, LookPurpose::Inventory, 9)).is_empty());
+        assert_eq!(looks.release(&looked("a", 1, LookPurpose::Payload, 3)), [1, 3]);
+        looks.retain(|what| *what != 4);
+        assert!(looks.release(&looked("a", 1, LookPurpose::Payload, 9)).is_empty());
+        assert_eq!(looks.give_back(), [2]);
+    }
+}
