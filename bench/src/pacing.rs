@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use crate::payload::WrongBytes;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
+use crate::resampling::{Mean, mean_of};
 use crate::resilience::stage::{BATCH_BLOCKS, BLOCK_BYTES, Engine, Stage};
 use crate::statistics::{Figures, Latencies, gigabytes_per_second};
 use crate::{Failure, fail, machine, progress};
@@ -38,6 +39,9 @@ const BULK: u64 = 2;
 const WAIT: Duration = Duration::from_secs(10);
 /// Between two single blocks.
 const REST: Duration = Duration::from_millis(3);
+
+/// Of each bound of a ratio: together they leave the middle 95 % of all drawings of runs.
+const CONFIDENCE: f64 = 0.975;
 
 /// What to measure.
 #[derive(Args)]
@@ -64,7 +68,7 @@ struct Plan {
 impl Plan {
     fn of(profile: Profile) -> Plan {
         match profile {
-            Profile::Full => Plan { rounds: 4, single_blocks: 600, bulk_blocks: 16 * BATCH_BLOCKS },
+            Profile::Full => Plan { rounds: 5, single_blocks: 600, bulk_blocks: 16 * BATCH_BLOCKS },
             Profile::Ci => Plan { rounds: 1, single_blocks: 200, bulk_blocks: 4 * BATCH_BLOCKS },
         }
     }
@@ -140,7 +144,13 @@ fn measure(args: &PacingArgs) -> Result<Report, Failure> {
     let gate = Gate::new("pacing_missed", args.profile, 0)
         .against("blocks that came", None)
         .none_ever(missed as u64)
-        .details(json!(variants.iter().map(Variant::json).collect::<Vec<_>>()));
+        .details(json!({
+            "variants": variants.iter().map(Variant::json).collect::<Vec<_>>(),
+            "on_over_off": {
+                "single_block_p99": ratio_json(&variants, |variant| &variant.p99_us),
+                "bulk": ratio_json(&variants, |variant| &variant.bulk_gbps),
+            },
+        }));
     Ok(Report {
         name: "pacing",
         profile: args.profile.into(),
@@ -160,7 +170,7 @@ fn measure(args: &PacingArgs) -> Result<Report, Failure> {
     })
 }
 
-fn figures(variants: &[Variant]) -> String {
+fn figures(variants: &[Variant; 2]) -> String {
     let mut table = Table::new(["pacing", "one block p50", "p90", "p99", "the other reads"]);
     for variant in variants {
         let us = |quantile| format!("{:.0} us", variant.waits.microseconds(quantile));
@@ -172,7 +182,31 @@ fn figures(variants: &[Variant]) -> String {
             format!("{:.3} GB/s", variant.bulk_gbps.median()),
         ]);
     }
-    table.to_string()
+    let line = |name: &str, of: fn(&Variant) -> &Figures| {
+        let Mean { mean, lower, upper } = ratio(variants, of);
+        format!(
+            "{name}, on over off: {mean:.3} ({lower:.3} to {upper:.3} by drawing from {} pairs of runs)",
+            runs(variants)
+        )
+    };
+    let waits = line("p99 of one block", |variant: &Variant| &variant.p99_us);
+    let bulk = line("what the other reads", |variant: &Variant| &variant.bulk_gbps);
+    format!("{table}\n\n{waits}\n{bulk}")
+}
+
+fn runs(variants: &[Variant; 2]) -> usize {
+    variants[0].p99_us.0.len()
+}
+
+/// What the bound does to a figure: each run with it over the one without it that was its neighbour.
+fn ratio(variants: &[Variant; 2], of: fn(&Variant) -> &Figures) -> Mean {
+    let [off, on] = variants;
+    mean_of(&of(on).over(of(off)).0, CONFIDENCE)
+}
+
+fn ratio_json(variants: &[Variant; 2], of: fn(&Variant) -> &Figures) -> Value {
+    let Mean { mean, lower, upper } = ratio(variants, of);
+    json!({ "mean": mean, "lower": lower, "upper": upper, "runs": runs(variants) })
 }
 
 /// What went wrong in a thread.

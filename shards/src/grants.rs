@@ -23,11 +23,12 @@ use std::time::Duration;
 
 use orbitkv_wire::bounds::OPERATION_ORIGINS_MAX;
 use orbitkv_wire::identity::{Incarnation, NodeId, key_hash};
-use orbitkv_wire::inventory::Requester;
+use orbitkv_wire::inventory::{Requester, ResourceSummary};
 use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Refusal, StopCause, Tag, Transport};
 
 use crate::admission::{Permit, Pool};
 use crate::flow::egress::Urgency;
+use crate::flow::pressure::UNMEASURED;
 use crate::shard::{GrantBatch, GrantOutcome, PinEvent, PinId, Shard};
 use crate::time::Moment;
 
@@ -150,6 +151,8 @@ struct Account {
     operations: usize,
     pins: Pool,
     bytes: Pool,
+    /// Of those, what goes over the network.
+    network_bytes: Pool,
     quarantined_pins: u64,
     quarantined_bytes: u64,
 }
@@ -175,6 +178,8 @@ pub struct Grants {
     bytes: Pool,
     shm_bytes: Pool,
     quarantined_bytes: u64,
+    /// What answers say of how busy this shard is.
+    summary: ResourceSummary,
     effects: VecDeque<Effect>,
     figures: GrantFigures,
 }
@@ -193,6 +198,7 @@ impl Grants {
             bytes: Pool::new("lent bytes", settings.bytes_max),
             shm_bytes: Pool::new("bytes lent over shared memory", settings.shm_bytes_max),
             quarantined_bytes: 0,
+            summary: UNMEASURED,
             effects: VecDeque::new(),
             figures: GrantFigures::default(),
             settings,
@@ -230,6 +236,11 @@ impl Grants {
         let used = self.connections.insert(connection, Connection { requester, operations });
         assert!(used.is_none(), "a connection's number is used once");
         Ok(())
+    }
+
+    /// How busy this shard is: what the next answers say.
+    pub fn on_summary(&mut self, summary: ResourceSummary) {
+        self.summary = summary;
     }
 
     /// A process on this host has proved on the peer socket that it is this reader: its node may read over
@@ -298,7 +309,8 @@ impl Grants {
             answers.push(answer);
         }
         let grant_ms = u32::try_from(time.as_millis()).expect("a grant is at most a few seconds");
-        self.say(at, tag, operation, FromSource::Answers { grant_ms, answers });
+        let summary = self.summary;
+        self.say(at, tag, operation, FromSource::Answers { grant_ms, summary, answers });
         if pins.is_empty() {
             self.effects.push_back(Effect::Finish { at });
             return self.assert_invariants();
@@ -378,9 +390,13 @@ impl Grants {
 
     fn charge(&self, node: NodeId, transport: Transport, slot_bytes: u64) -> Vec<Permit> {
         let account = &self.accounts[&node];
-        let shared = (transport == Transport::Shm).then_some((&self.shm_bytes, slot_bytes));
-        let shares = [(&account.pins, 1), (&account.bytes, slot_bytes), (&self.bytes, slot_bytes)];
-        let permits = shares.into_iter().chain(shared).map(|(pool, amount)| pool.take(amount));
+        let way = match transport {
+            Transport::Quic => &account.network_bytes,
+            Transport::Shm => &self.shm_bytes,
+        };
+        let shares =
+            [(&account.pins, 1), (&account.bytes, slot_bytes), (&self.bytes, slot_bytes), (way, slot_bytes)];
+        let permits = shares.into_iter().map(|(pool, amount)| pool.take(amount));
         permits.map(|permit| permit.expect("asked for room before")).collect()
     }
 
@@ -528,6 +544,7 @@ impl Account {
             operations: 0,
             pins: Pool::new("pins of a node", settings.pins_per_node_max),
             bytes: Pool::new("bytes lent to a node", settings.bytes_per_node_max),
+            network_bytes: Pool::new("bytes sent to a node", settings.bytes_per_node_max),
             quarantined_pins: 0,
             quarantined_bytes: 0,
         }

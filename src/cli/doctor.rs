@@ -5,6 +5,7 @@
 
 mod cluster;
 mod config;
+mod rates;
 
 use std::process::ExitCode;
 

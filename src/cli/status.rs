@@ -9,7 +9,7 @@ use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
 use crate::control::policy::view::ConfigView;
-use crate::control::report::{LendingReport, SsdReport, SsdState};
+use crate::control::report::{FetchingReport, LendingReport, SsdReport, SsdState};
 use crate::control::sources;
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
@@ -68,6 +68,22 @@ fn egress(page: &MetadataPage) -> String {
             sum(LendingReport::egress_refused)
         ),
     }
+}
+
+/// What may be asked of peers, and what waits to be.
+fn receive(page: &MetadataPage) -> String {
+    let peers = page.shards.iter().filter_map(|report| report.peers.as_ref());
+    let sum = |of: fn(&FetchingReport) -> u64| peers.clone().map(|peers| of(&peers.fetching)).sum::<u64>();
+    let rate = match sum(|fetching| fetching.receive_rate) {
+        0 => "as fast as peers answer".to_owned(),
+        rate => format!("{} a second", rounded(rate)),
+    };
+    format!(
+        "{rate}, {} of {} on their way, {} wait",
+        rounded(sum(|fetching| fetching.outstanding_bytes)),
+        rounded(sum(|fetching| fetching.window_bytes)),
+        rounded(sum(|fetching| fetching.queued_bytes))
+    )
 }
 
 /// Which settings hold, and why not others.
@@ -154,8 +170,9 @@ pub fn screen(page: &MetadataPage) -> String {
             ),
         ),
     ];
-    let of_cluster =
-        (!page.standalone).then(|| [("egress", egress(page)), ("settings", settings(&page.config))]);
+    let of_cluster = (!page.standalone).then(|| {
+        [("receive", receive(page)), ("egress", egress(page)), ("settings", settings(&page.config))]
+    });
     let lines = lines.into_iter().chain(of_cluster.into_iter().flatten());
     let mut text: String = lines.map(|(name, value)| format!("{name:<12} {value}\n")).collect();
     let mut table = Table::new([

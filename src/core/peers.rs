@@ -49,6 +49,7 @@ impl Core {
             self.turns.peers.record(monotonic_ns().saturating_sub(began_ns));
         }
         left_over |= peers.is_reading(boot);
+        peers.observe(shard, now);
         while let Some((to, letter)) = peers.poll_letter() {
             if let Err(letter) = mail.send(to, letter) {
                 // Whoever takes from the full lane rings.

@@ -26,6 +26,7 @@ use orbitkv_native::arena::Arena;
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Origin, Purpose};
 use orbitkv_shards::coverage::{CoreCoverage, Standing, Unavailable};
+use orbitkv_shards::flow::pressure::{Level, Pressure};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::permits::Permits;
 use orbitkv_shards::inventory::publisher::{CloseCause, Publisher, PublisherEffect};
@@ -112,6 +113,8 @@ pub struct Peers {
     streams_elsewhere: bool,
     /// For whoever measures how soon changes are seen.
     samples: Option<Samples>,
+    /// How busy this core is, for others.
+    pressure: Pressure,
 }
 
 impl Peers {
@@ -187,6 +190,7 @@ impl Peers {
             is_suspended: true,
             streams_elsewhere: false,
             samples,
+            pressure: Pressure::new(settings.rates.of_shard(shard.0, local.shards)[1], now),
         })
     }
 
@@ -206,6 +210,19 @@ impl Peers {
     pub fn wake_sockets(&mut self) {
         self.payload.note_sockets();
         self.due = true;
+    }
+
+    /// Notes how busy the core is as a turn ends; until the next one it stays so.
+    pub fn observe(&mut self, shard: &Shard, now: Moment) {
+        let level = Level {
+            device_operations: shard.transfers() as u64,
+            reads: shard.pins() as u64,
+            sent_bytes: self.payload.sent_bytes(),
+        };
+        if let Some(summary) = self.pressure.look(level, now) {
+            self.publisher.on_summary(summary);
+            self.payload.on_summary(summary);
+        }
     }
 
     /// Notes that a turn has something to do.

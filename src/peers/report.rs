@@ -12,6 +12,7 @@ use orbitkv_shards::resilience::signature::Mode;
 use orbitkv_shards::shard::Tag;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
+use orbitkv_wire::inventory::ResourceSummary;
 
 use super::links::Side;
 use super::{PayloadReport, Peers};
@@ -65,6 +66,8 @@ pub struct OwnerRow {
     pub lacking: Option<Duration>,
     /// What the last calls for its blocks look like, if there were enough.
     pub mode: Option<Mode>,
+    /// How busy it said that it is, and how long ago, if it did lately.
+    pub load: Option<(ResourceSummary, Duration)>,
 }
 
 /// What control asks for a waiter that awaits a fence.
@@ -123,6 +126,7 @@ impl Peers {
         let since = |at: Option<Moment>| at.map(|at| now.since(at));
         let row = |detail: OwnerDetail| OwnerRow {
             age: since(detail.fresh_at),
+            load: self.subscriber.summary_of(&detail.source, now),
             lacking: since(detail.lacking_since),
             mode: self.payload.mode_of(&detail.source),
             detail,

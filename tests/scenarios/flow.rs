@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use orbitkv::client::{CompletionTarget, PrefixList};
+use orbitkv::control::owners::OwnersPage;
+use orbitkv::control::routes::LoadRow;
 
 use crate::faults::orbitkv;
 use crate::harness::etcd::free_port;
@@ -40,6 +42,13 @@ fn sample(begun: Instant, source: &Node, readers: [&Node; 2]) -> Sample {
     Sample { asked, answered, sent, fetched: readers.map(|reader| peers(reader).fetching.bytes) }
 }
 
+/// How busy a node has said to another that it is.
+fn load_of(at: &Node, owner: &str) -> Option<LoadRow> {
+    let page = at.operator("owners", &["--json"]);
+    let page: OwnersPage = serde_json::from_str(&page.stdout).expect("a page");
+    page.owners.into_iter().find(|row| row.node_id == owner)?.load
+}
+
 /// Between any two moments no more goes than the rate and a burst.
 fn assert_rate_kept(samples: &[Sample]) {
     for (first, begin) in samples.iter().enumerate() {
@@ -61,9 +70,9 @@ fn a_source_sends_no_more_than_its_egress_rate_and_shares_it_out() {
     for node in [&source, &readers[0], &readers[1]] {
         knows_all(node, 3);
     }
-    let wanted = [keys(BLOCKS), keys(BLOCKS)];
+    let (wanted, later) = ([keys(BLOCKS), keys(BLOCKS)], keys(1));
     let mut saver = Saver::connect(&source.socket(), "engine");
-    wanted.iter().for_each(|keys| saver.save(keys));
+    wanted.iter().chain([&later]).for_each(|keys| saver.save(keys));
     readers.iter().for_each(|reader| await_installed(&source, reader));
 
     let begun = Instant::now();
@@ -92,6 +101,10 @@ fn a_source_sends_no_more_than_its_egress_rate_and_shares_it_out() {
         ends.into_iter().for_each(|end| end.expect("every byte is right"));
     });
     samples.push(sample(begun, &source, [&readers[0], &readers[1]]));
+    // Its next answer is told over a second that was spent sending.
+    Saver::connect(&readers[0].socket(), "late reader").check_ready(&later);
+    let load = load_of(&readers[0], "a").expect("it has answered");
+    assert!(load.egress_permille > 0 && load.window_ms >= 1_000 && load.age_ms <= 5_000, "{load:?}");
     let all = 2 * BLOCKS as u64 * BLOCK_BYTES;
     let last = samples.last().expect("there are some");
     assert!(last.sent >= all && last.fetched == [all / 2; 2], "{last:?}");

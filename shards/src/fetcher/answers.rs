@@ -31,7 +31,7 @@ impl Fetcher {
         };
         self.operations.get_mut(&number).expect("just found").progressed = now;
         let done = match message {
-            FromSource::Answers { answers, grant_ms } => self.on_answers(number, answers, *grant_ms, now),
+            FromSource::Answers { answers, grant_ms, .. } => self.on_answers(number, answers, *grant_ms, now),
             FromSource::Refused(refusal) => self.on_refused(number, *refusal, now),
             FromSource::Bytes { index, bytes, checksum } if self.comes_over(number, Transport::Quic) => {
                 self.on_bytes_due(number, *index, *bytes, *checksum)

@@ -15,7 +15,8 @@ pub struct FetcherFigures {
     pub fetched_shm: u64,
     /// Payload bytes of those.
     pub bytes_fetched_shm: u64,
-    /// Payload bytes that came and were of no use: wrong, or nobody wanted them any more.
+    /// Payload bytes that came and were of no use: wrong, or nobody wanted them any more. Of cancelled operations with
+    /// their frames.
     pub bytes_wasted: u64,
     /// Fetches that failed because nobody has the block.
     pub missing: u64,
@@ -103,6 +104,12 @@ pub struct FetcherFigures {
     /// Messages and payload of operations that had ended; they changed nothing.
     pub late: u64,
 
+    /// What may be asked for over the network in bytes a second; 0 for no bound.
+    pub rate: u64,
+    /// Payload bytes that may be asked for and not come at a time.
+    pub bytes_window: u64,
+    /// Payload bytes now that are asked for and may still come, wanted or not.
+    pub bytes_outstanding: u64,
     /// Payload bytes that wait to be asked for now.
     pub bytes_queued: u64,
     /// Payload bytes now that nobody wants and that may still come.

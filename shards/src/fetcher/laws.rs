@@ -137,7 +137,10 @@ impl Fetcher {
         assert_eq!(self.window.in_use_bytes(), bytes, "every byte on its way is charged once");
         let holders = self.operations.len() + self.draining.len();
         assert_eq!(self.window.holders(), holders, "who holds a credit was asked and has not ended");
-        assert!(self.draining.keys().all(|number| !self.operations.contains_key(number)));
+        for (number, of) in &self.draining {
+            assert!(!self.operations.contains_key(number), "what drains has ended");
+            assert!(self.timers.contains(&(of.looks, Timer::Drain(*number))), "and is looked for");
+        }
         self.assert_background();
         assert!(bytes <= self.settings.bytes_max || holders == 1, "a large block goes alone");
     }

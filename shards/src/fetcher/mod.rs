@@ -45,7 +45,7 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::Transport;
 
 use crate::flow::credits::Credits;
-use crate::flow::pacing::{PacedTime, Pacer};
+use crate::flow::pacing::{PacedTime, Pacer, Rate};
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
@@ -74,6 +74,8 @@ enum Timer {
     Retry(CopyId),
     /// An operation may stand still.
     Stall(u64),
+    /// The stream of a cancelled operation should have ended.
+    Drain(u64),
     /// A connection may be idle.
     Idle(LineId),
 }
@@ -271,6 +273,9 @@ impl Fetcher {
     #[must_use]
     pub fn figures(&self) -> FetcherFigures {
         FetcherFigures {
+            rate: self.settings.rate.map_or(0, Rate::bytes_a_second),
+            bytes_window: self.settings.bytes_max,
+            bytes_outstanding: self.window.in_use_bytes(),
             bytes_queued: self.lines.values().map(|line| line.queued_bytes).sum(),
             bytes_draining: self.window.expired_bytes(),
             paced: self.paced.total(),
@@ -295,6 +300,7 @@ impl Fetcher {
                 }
                 Timer::Retry(copy) => self.unplace(copy),
                 Timer::Stall(number) => self.on_stall(number, now),
+                Timer::Drain(number) => self.on_undrained(number, now),
                 Timer::Idle(line) => self.on_idle(line, now),
             }
         }

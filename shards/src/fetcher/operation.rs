@@ -1,9 +1,12 @@
 //! An operation: what was asked of a source at once, and how far each residence of it is.
 
+use std::time::Duration;
+
+use orbitkv_wire::bounds::GRANT_MS_MAX;
 use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
-use super::effect::{ConnectionId, FetcherEffect};
+use super::effect::{ConnectionId, FetcherEffect, Violation};
 use super::guard::{Call, Fate, PATIENCE_PART};
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
@@ -69,12 +72,20 @@ pub(super) struct Operation {
     pub stall_due: Moment,
 }
 
+/// Time from its request in which the stream of an operation ends: no grant is longer than half of it, and what is
+/// granted no more is sent no more.
+const STREAM_TIME_MAX: Duration = Duration::from_millis(2 * GRANT_MS_MAX as u64);
+
 /// An operation that was cancelled, until its source's end of the stream has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draining {
     pub line: LineId,
     pub connection: ConnectionId,
     pub class: Class,
+    /// When its stream should have ended.
+    pub due: Moment,
+    /// When its timer looks whether it has.
+    pub looks: Moment,
 }
 
 /// How an operation ends, other than with its connection.
@@ -139,13 +150,36 @@ impl Fetcher {
     pub(super) fn on_drained(&mut self, connection: ConnectionId, operation: OperationId) {
         let OperationId { origin, number } = operation;
         let known = self.draining.get(&number).filter(|_| origin == self.origin);
-        let Some(Draining { line, class, .. }) =
-            known.copied().filter(|known| known.connection == connection)
-        else {
-            return;
-        };
-        self.draining.remove(&number);
+        if known.is_some_and(|known| known.connection == connection) {
+            self.end_draining(number);
+        }
+    }
+
+    /// Bytes of a cancelled operation have come and were thrown away. None of them opens the window: what is still to
+    /// come of it is known by its end alone.
+    pub fn on_discarded(&mut self, bytes: u64) {
+        self.figures.bytes_wasted += bytes;
+    }
+
+    fn end_draining(&mut self, number: u64) {
+        let Draining { line, class, looks, .. } = self.draining.remove(&number).expect("it drains once");
+        self.timers.remove(&(looks, Timer::Drain(number)));
         self.return_credit(number, line, class);
+    }
+
+    /// A cancelled operation should be over at its source: who goes on for ever would have a part of the window for
+    /// ever. The end of its connection is a proof, too.
+    pub(super) fn on_undrained(&mut self, number: u64, now: Moment) {
+        let wait = self.settings.stall_wait / PATIENCE_PART;
+        let draining = self.draining.get_mut(&number).expect("a timer of an operation that drains");
+        if draining.due > self.heard {
+            // Its end may be here and not read yet.
+            draining.looks = now + wait;
+            self.timers.insert((draining.looks, Timer::Drain(number)));
+            return;
+        }
+        let connection = draining.connection;
+        self.close_broken(connection, Violation::Undrained, now);
     }
 
     /// The route of a part has failed: its fetch looks for another one.
@@ -198,13 +232,15 @@ impl Fetcher {
 
     /// Ends an operation. What was somebody's of it has been taken from it before.
     pub(super) fn finish(&mut self, number: u64, ending: Ending) {
-        let Operation { transport, line, class, .. } = self.operations[&number];
+        let Operation { transport, line, class, asked, .. } = self.operations[&number];
         let connection = self.forget_operation(number);
         let operation = self.operation_id(number);
         if (transport, ending) == (Transport::Quic, Ending::Cancel) {
             // Its source may send on until it has heard of it: nothing of that is free before the stream has ended.
             self.window.expire(number);
-            self.draining.insert(number, Draining { line, connection, class });
+            let due = asked + STREAM_TIME_MAX;
+            self.draining.insert(number, Draining { line, connection, class, due, looks: due });
+            self.timers.insert((due, Timer::Drain(number)));
         } else {
             self.return_credit(number, line, class);
         }
@@ -240,16 +276,9 @@ impl Fetcher {
             self.forget_operation(number);
             self.return_credit(number, id, class);
         }
-        let drained: Vec<(u64, Class)> = self
-            .draining
-            .iter()
-            .filter(|(_, of)| of.line == id)
-            .map(|(number, of)| (*number, of.class))
-            .collect();
-        for (number, class) in drained {
-            self.draining.remove(&number);
-            self.return_credit(number, id, class);
-        }
+        let drained: Vec<u64> =
+            self.draining.iter().filter(|(_, of)| of.line == id).map(|(number, _)| *number).collect();
+        drained.into_iter().for_each(|number| self.end_draining(number));
     }
 
     /// An operation may stand still: then it is given up.

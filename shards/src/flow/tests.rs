@@ -3,6 +3,7 @@
 mod credits;
 mod egress;
 mod pacing;
+mod pressure;
 
 /// Numbers that look random and are the same in every run.
 struct Dice(u64);

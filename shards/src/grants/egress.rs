@@ -10,7 +10,8 @@ use orbitkv_wire::bounds::GRANT_MS_MAX;
 use orbitkv_wire::identity::NodeId;
 use orbitkv_wire::payload::Transport;
 
-use super::Grants;
+use super::operation::{Operation, Progress};
+use super::{Account, Grants};
 use crate::flow::egress::piece_bytes;
 use crate::flow::pacing::Rate;
 
@@ -25,6 +26,8 @@ pub(super) struct Sendable {
     bytes_in_time: u64,
     /// Nodes that share it, this one included.
     nodes: u64,
+    /// Whether each operation that is sent gets a piece soon enough, were there one more.
+    has_round: bool,
 }
 
 impl Grants {
@@ -33,19 +36,22 @@ impl Grants {
         // Over shared memory nothing is sent.
         let rate = self.settings.egress.filter(|_| transport == Transport::Quic)?;
         let shares =
-            |(other, account): (&NodeId, &super::Account)| *other != node && account.bytes.in_use() > 0;
-        let others = self.accounts.iter().filter(|entry| shares(*entry)).count();
-        Some(Sendable { rate, bytes_in_time: rate.bytes_in(time), nodes: 1 + others as u64 })
+            |(other, account): &(&NodeId, &Account)| **other != node && account.network_bytes.in_use() > 0;
+        let others = self.accounts.iter().filter(shares).count();
+        let is_sent = |of: &&Operation| of.transport == Transport::Quic && of.progress != Progress::Ended;
+        let round_bytes = self.operations.values().filter(is_sent).count() as u64 * piece_bytes(rate);
+        let has_round = round_bytes <= rate.bytes_in(ROUND_TIME).max(piece_bytes(rate));
+        Some(Sendable { rate, bytes_in_time: rate.bytes_in(time), nodes: 1 + others as u64, has_round })
     }
 
     /// Bytes that a node can still be granted so that they come in time.
     pub(super) fn sendable_bytes(&self, node: NodeId, of: Sendable) -> u64 {
-        let round = self.operations.len() as u64 * piece_bytes(of.rate);
-        if round > of.rate.bytes_in(ROUND_TIME).max(piece_bytes(of.rate)) {
+        if !of.has_round {
             return 0;
         }
         let beside_all = of.bytes_in_time.saturating_sub(self.unsent_bytes());
-        let beside_own = (of.bytes_in_time / of.nodes).saturating_sub(self.accounts[&node].bytes.in_use());
+        let beside_own =
+            (of.bytes_in_time / of.nodes).saturating_sub(self.accounts[&node].network_bytes.in_use());
         beside_all.max(beside_own)
     }
 
@@ -53,7 +59,7 @@ impl Grants {
     pub(super) fn retry_after_ms(&self, node: NodeId, egress: Option<Sendable>) -> u32 {
         let least = self.settings.retry_after_ms;
         let Some(Sendable { rate, nodes, .. }) = egress else { return least };
-        let own = self.accounts[&node].bytes.in_use().saturating_mul(nodes);
+        let own = self.accounts[&node].network_bytes.in_use().saturating_mul(nodes);
         let wait = rate.time_for(self.unsent_bytes().min(own)).as_millis();
         u32::try_from(wait).unwrap_or(u32::MAX).clamp(least, GRANT_MS_MAX.max(least))
     }

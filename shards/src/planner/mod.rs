@@ -16,6 +16,7 @@ mod figures;
 mod preference;
 mod route;
 mod settings;
+mod told;
 mod trace;
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use figures::PlannerFigures;
 pub use preference::Preference;
 pub use route::{Choice, Load, Route, Trial, TrialOutcome, Want};
 pub use settings::{Mode, PlannerSettings};
+pub use told::{AGE_BOUNDS, AgeFigures, ByAge, Told};
 pub use trace::{REPLANS, Reason, RouteTrace, TracedPlan, TracedRoute};
 
 /// The planner of one core.
@@ -237,8 +239,8 @@ impl Planner {
                 _ => None,
             });
             let successes = price.map(|price| price.successes as u32);
-            let (age, bytes) = (price.map(|price| price.age), want.bytes);
-            routes.push(TracedRoute { route, blocks: 1, bytes, successes, age });
+            let (age, bytes, told) = (price.map(|price| price.age), want.bytes, want.choices[choice].told);
+            routes.push(TracedRoute { route, blocks: 1, bytes, successes, age, told });
         }
         let traced = |plan: &Alternative| TracedPlan {
             kind: plan.kind,
@@ -273,6 +275,11 @@ impl Planner {
         self.figures.failures += u64::from(trial.outcome != TrialOutcome::Usable);
         if let Some(trace) = self.trace_of(trial.copy) {
             trace.on_replan(trial.outcome);
+            let told =
+                trace.routes.iter().find(|traced| traced.route == trial.route).map(|traced| traced.told);
+            if let Some(told) = told {
+                self.figures.ages.on_asked(&told, trial.outcome);
+            }
         }
         let says_something = match trial.route {
             Route::Peer { source, .. } => is_alive(&self.members, &self.excluded, &source),
@@ -312,6 +319,7 @@ impl Planner {
         if let Some(followed) = trace.predicted(trace.followed()) {
             figures.judged += 1;
             figures.within_margin += u64::from(trace.ready <= followed.predicted + followed.margin);
+            figures.ages.on_judged(trace, followed.predicted);
         }
         if !trace.is_followed && trace.planned != PlanKind::Fixed {
             let planned = trace.predicted(trace.planned).expect("what was planned was priced");

@@ -148,6 +148,12 @@ pub struct Figures {
 }
 
 impl Shard {
+    /// Device operations under way.
+    #[must_use]
+    pub fn transfers(&self) -> usize {
+        self.transfers.len()
+    }
+
     /// Its figures now.
     #[must_use]
     pub fn figures(&self) -> Figures {

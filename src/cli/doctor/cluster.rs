@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use orbitkv_shards::resilience::zones::ZoneCapacity;
 
-use super::{Finding, Severity};
+use super::{Finding, Severity, rates};
 use crate::control::metadata::{Membership, MetadataPage};
 use crate::control::owners::Owner;
 use crate::control::report::{BreakerReport, PeersReport, ShardReport};
@@ -195,22 +195,7 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "let the reader go on (it is stopped or frozen), or end its process",
         ));
     }
-    // More than a second's worth waits, or what was wanted would have waited too long.
-    let is_behind = lending.egress_rate > 0 && lending.egress_waiting_bytes > lending.egress_rate;
-    if lending.egress_refused() > 0 || is_behind {
-        found.push(finding(
-            Severity::Notice,
-            "egress-full",
-            format!(
-                "core {shard} may send {} a second: {} wait, and {} blocks were refused that would have come too late",
-                ByteSize(lending.egress_rate).rounded(),
-                ByteSize(lending.egress_waiting_bytes).rounded(),
-                lending.egress_refused()
-            ),
-            "peers took what was refused from elsewhere or missed it; what was granted comes in turn",
-            "raise --egress-rate, or have the same blocks on more nodes",
-        ));
-    }
+    found.extend(rates::findings(shard, peers));
     if fetching.transport_off > 0 {
         found.push(finding(
             Severity::Notice,
@@ -506,13 +491,18 @@ mod tests {
             let peers = PeersReport { sources: vec![source(mode)], ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), [("peer-mode", Severity::Notice)], "{mode}");
         }
-        let table: [(Change, &[(&str, Severity)]); 17] = [
+        let table: [(Change, &[(&str, Severity)]); 19] = [
             (|_| {}, &[]),
             (|p| p.lending.egress_refused_later = 1, &[("egress-full", Severity::Notice)]),
             (|p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9), &[]),
             (
                 |p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 10),
                 &[("egress-full", Severity::Notice)],
+            ),
+            (|p| (p.fetching.receive_rate, p.fetching.queued_bytes) = (9, 9), &[]),
+            (
+                |p| (p.fetching.receive_rate, p.fetching.queued_bytes) = (9, 10),
+                &[("receive-full", Severity::Notice)],
             ),
             (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
             (|p| p.handshakes.wrong_signatures = 1, &[("impostor", Severity::Fault)]),

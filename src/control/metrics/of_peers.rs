@@ -1,10 +1,17 @@
 //! What a shard has with its peers: inventory, grants, fetches, flow and plans.
 
+use orbitkv_shards::planner::ByAge;
+
 use super::{Metric, Values, by, counter, level, one};
 use crate::control::report::{HandshakesReport, PeersReport, ShardReport};
 
 fn of_peers(report: &ShardReport, of: fn(&PeersReport) -> Values) -> Values {
     report.peers.as_ref().map(of).unwrap_or_default()
+}
+
+fn by_age(ages: ByAge) -> Values {
+    let names = ["500ms", "1s", "2s", "5s", "older"];
+    names.into_iter().zip(ages).map(|(name, value)| (Some(("kind", name)), value)).collect()
 }
 
 /// Every such metric of a shard.
@@ -191,6 +198,19 @@ pub(super) const METRICS: &[Metric] = &[
     level("orbitkv_egress_rate_bytes", "Bytes a second that may be sent to peers; 0 for no bound", |r| {
         of_peers(r, |p| one(p.lending.egress_rate))
     }),
+    level("orbitkv_receive_rate_bytes", "Bytes a second that may be asked of peers; 0 for no bound", |r| {
+        of_peers(r, |p| one(p.fetching.receive_rate))
+    }),
+    level(
+        "orbitkv_receive_window_bytes",
+        "Payload bytes that may still come, and that may be asked for",
+        |r| {
+            of_peers(r, |p| {
+                let (used, most) = (p.fetching.outstanding_bytes, p.fetching.window_bytes);
+                by("kind", [("outstanding", used), ("bound", most)])
+            })
+        },
+    ),
     level("orbitkv_flow_waiting_bytes", "Payload bytes that wait to be sent, or to be asked for", |r| {
         of_peers(r, |p| {
             let (send, ask) = (p.lending.egress_waiting_bytes, p.fetching.queued_bytes);
@@ -234,6 +254,20 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     counter("orbitkv_route_outcomes", "Blocks asked of a peer; failures are a part", |r| {
         of_peers(r, |p| by("kind", [("all", p.planning.outcomes), ("failures", p.planning.failures)]))
+    }),
+    counter("orbitkv_inventory_age_asks", "Blocks asked of a peer, by age of what it said it has", |r| {
+        of_peers(r, |p| by_age(p.planning.asked_by_age))
+    }),
+    counter("orbitkv_inventory_age_refusals", "Of those, blocks that were refused", |r| {
+        of_peers(r, |p| by_age(p.planning.refused_by_age))
+    }),
+    counter(
+        "orbitkv_load_age_batches",
+        "Batches judged, by age of how busy their peers said they are",
+        |r| of_peers(r, |p| by_age(p.planning.judged_by_age)),
+    ),
+    counter("orbitkv_load_age_error_permille", "Thousandths of the prediction that those were off", |r| {
+        of_peers(r, |p| by_age(p.planning.error_permille_by_age))
     }),
     level("orbitkv_readers", "Nodes of this host that read in the arena", |r| {
         of_peers(r, |p| one(p.lending.readers))

@@ -260,6 +260,12 @@ pub struct FetchingReport {
     pub breaker_probes: u64,
     /// Routes passed over because their peer is left alone.
     pub breaker_refusals: u64,
+    /// What may be asked for over the network in bytes a second; 0 is as fast as peers answer.
+    pub receive_rate: u64,
+    /// Payload bytes that may be asked for and not come at a time.
+    pub window_bytes: u64,
+    /// Payload bytes that are asked for and may still come, wanted or not, a level.
+    pub outstanding_bytes: u64,
     /// Payload bytes that wait to be asked for, a level.
     pub queued_bytes: u64,
     /// Payload bytes that nobody wants any more and that may still come, a level.

@@ -13,10 +13,10 @@ use orbitkv_shards::shard::{FetchEffect, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
-use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::inventory::{ResourceSummary, SourceStream};
 use orbitkv_wire::payload::{
-    ExactResidence, FrameError, FromRequester, OperationId, Part, Splitter, StopCause, append_authorize,
-    append_from_requester,
+    ExactResidence, FrameError, FromRequester, FromSource, OperationId, Part, Splitter, StopCause,
+    append_authorize, append_from_requester,
 };
 
 use super::super::close_code;
@@ -41,6 +41,8 @@ pub(super) struct FetchStream {
     partial: Vec<u8>,
     /// The checksum of the payload that comes, if it goes anywhere.
     sum: Option<Checksum>,
+    /// How busy its source has said that it is.
+    said: Option<ResourceSummary>,
     /// Whether its operation is cancelled: it is read to its end, which proves that nothing more comes of it.
     is_cancelled: bool,
 }
@@ -296,8 +298,10 @@ impl Payload {
         budget_bytes: usize,
         around: &mut Surroundings<'_>,
     ) -> usize {
-        let Some(Link::Fetching { id, streams, .. }) = self.links.get_mut(&connection) else { return 0 };
-        let (id, Some(fetch)) = (*id, streams.get_mut(&stream)) else { return 0 };
+        let Some(Link::Fetching { id, source, streams, .. }) = self.links.get_mut(&connection) else {
+            return 0;
+        };
+        let (id, source, Some(fetch)) = (*id, *source, streams.get_mut(&stream)) else { return 0 };
         let (fetcher, arena, now) = (&mut self.fetcher, &self.arena, around.now);
         let mut read_bytes = 0;
         let outcome = around.endpoint.read(connection, stream, budget_bytes, |chunk| {
@@ -308,6 +312,12 @@ impl Payload {
             }
         });
         let (operation, is_cancelled) = (fetch.asked.operation, fetch.is_cancelled);
+        if let Some(summary) = fetch.said.take() {
+            around.subscriber.on_summary(&source, summary, now);
+        }
+        if is_cancelled {
+            self.fetcher.on_discarded(read_bytes as u64);
+        }
         let end = match outcome {
             Ok(ReadState::Blocked) => return read_bytes,
             Ok(ReadState::More) => {
@@ -339,7 +349,7 @@ impl Payload {
 impl FetchStream {
     fn new(asked: Asked) -> FetchStream {
         let (splitter, partial) = (Splitter::new(), Vec::new());
-        FetchStream { asked, splitter, partial, sum: None, is_cancelled: false }
+        FetchStream { asked, splitter, partial, sum: None, said: None, is_cancelled: false }
     }
 
     fn on_chunk(
@@ -395,6 +405,9 @@ impl FetchStream {
                     return Err(FrameError::Contradiction { what: "a frame of another operation" });
                 }
                 self.sum = None;
+                if let FromSource::Answers { summary, .. } = message {
+                    self.said = Some(summary);
+                }
                 fetcher.on_message(id, operation, &message, now);
             }
             Part::Payload { index, range, is_last } => {

@@ -220,6 +220,8 @@ impl Payload {
             if let Some((connection, Link::Lending { streams, .. })) = link
                 && let Some(lent) = streams.get_mut(&stream)
             {
+                // Places that are held back may be queued behind what has its turn.
+                let bytes_max = bytes_max.min(lent.listed_bytes());
                 let (sent_bytes, taken) = lent.send(connection, stream, around.endpoint, bytes_max);
                 self.egress.on_sent(at, sent_bytes, taken, now);
                 if lent.is_listed() {

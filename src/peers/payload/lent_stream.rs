@@ -60,6 +60,11 @@ impl LentStream {
         self.listed_bytes > 0
     }
 
+    /// Bytes that wait for their turn; what was pushed since and not listed is behind them.
+    pub fn listed_bytes(&self) -> u64 {
+        self.listed_bytes
+    }
+
     /// Makes all that is queued wait for its turn: how many bytes of it did not.
     pub fn list(&mut self) -> u64 {
         let fresh_bytes = self.queued_bytes - self.listed_bytes;

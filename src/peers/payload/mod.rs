@@ -37,7 +37,7 @@ use orbitkv_shards::resilience::signature;
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
-use orbitkv_wire::inventory::{Requester, SourceStream};
+use orbitkv_wire::inventory::{Requester, ResourceSummary, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
@@ -61,7 +61,7 @@ const WAITING_LOOK: Duration = Duration::from_millis(5);
 pub(super) struct Surroundings<'a> {
     pub endpoint: &'a mut Endpoint,
     pub partition: &'a Partition,
-    pub subscriber: &'a Subscriber,
+    pub subscriber: &'a mut Subscriber,
     pub neighbours: &'a Neighbours,
     /// Whether peers may be asked: this node is a member and knows the others.
     pub may_ask: bool,
@@ -276,6 +276,18 @@ impl Payload {
         let sockets = self.sockets.as_ref().and_then(|sockets| sockets.next_deadline(now));
         let rooms = grants.into_iter().chain(self.fetcher.next_deadline()).chain(self.egress.next_deadline());
         rooms.chain(again).chain(sockets).min()
+    }
+
+    /// How busy this core is: what its answers say.
+    pub fn on_summary(&mut self, summary: ResourceSummary) {
+        if let Some(grants) = &mut self.grants {
+            grants.on_summary(summary);
+        }
+    }
+
+    /// Bytes that it has given to the network.
+    pub fn sent_bytes(&self) -> u64 {
+        self.egress.figures().sent_bytes
     }
 
     /// What it says of itself.

@@ -4,7 +4,7 @@
 use orbitkv_shards::fetcher::{Candidate, Order};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
-use orbitkv_shards::planner::{Choice, Load, Preference, Route, Trial, TrialOutcome, Want};
+use orbitkv_shards::planner::{Choice, Load, Preference, Route, Told, Trial, TrialOutcome, Want};
 use orbitkv_shards::residents::CopyId;
 use orbitkv_shards::shard::{FetchOrder, Shard};
 use orbitkv_shards::time::Moment;
@@ -41,7 +41,9 @@ impl Payload {
         }
         let mut candidates: Vec<Vec<Candidate>> =
             replicas.iter().map(|replicas| candidates(replicas, around)).collect();
-        let choices: Vec<Vec<Choice>> = candidates.iter().map(|found| choices(found)).collect();
+        let mut known = Vec::new();
+        let choices: Vec<Vec<Choice>> =
+            candidates.iter().map(|found| choices(found, &mut known, around)).collect();
         let wants: Vec<Want<'_>> = (orders.iter().zip(&choices))
             .map(|(order, choices)| Want { copy: order.copy, bytes: order.bytes, choices })
             .collect();
@@ -107,10 +109,26 @@ fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> 
     found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-fn choices(candidates: &[Candidate]) -> Vec<Choice> {
+/// The same as ways, with what their sources have said; `known` is that of the sources of this batch so far.
+fn choices(
+    candidates: &[Candidate],
+    known: &mut Vec<(SourceStream, Told)>,
+    around: &Surroundings<'_>,
+) -> Vec<Choice> {
+    let mut told = |source: SourceStream| match known.iter().find(|(other, _)| *other == source) {
+        Some((_, told)) => *told,
+        None => {
+            let told = Told {
+                metadata_age: around.subscriber.view_age(&source, around.now),
+                resource: around.subscriber.summary_of(&source, around.now),
+            };
+            known.push((source, told));
+            told
+        }
+    };
     let choice = |candidate: &Candidate| {
         let bytes = u64::from(candidate.bytes);
-        Choice { route: route(candidate), bytes, declared: None }
+        Choice { route: route(candidate), bytes, declared: None, told: told(candidate.source) }
     };
     candidates.iter().map(choice).collect()
 }

@@ -186,6 +186,7 @@ pub fn layout_hash() -> u64 {
         crate::inventory::NamespaceRecord::DESCRIPTION,
         ResidenceRecord::DESCRIPTION,
         AnswersBody::DESCRIPTION,
+        crate::inventory::ResourceSummary::DESCRIPTION,
         AnswerRecord::DESCRIPTION,
         RefusedBody::DESCRIPTION,
         BytesBody::DESCRIPTION,

@@ -62,6 +62,37 @@ fn a_source_that_stands_still_keeps_its_credit_until_its_connection_is_over() {
 }
 
 #[test]
+fn a_source_that_never_ends_what_was_cancelled_loses_its_connection_and_that_is_the_proof() {
+    let mut rig = tight();
+    rig.begin(1, &[at("a")]);
+    rig.connect();
+    let first = rig.operation("a");
+    rig.pass(900);
+    rig.cancel(1);
+    // It serves others meanwhile: the connection is of use.
+    rig.pass(8_100);
+    rig.begin(2, &[at("a")]);
+    rig.step();
+    let second = rig.operation("a");
+    rig.grant_all(second);
+    rig.serve(second, 0);
+    rig.pass(3_000);
+    rig.begin(3, &[at("a")]);
+    rig.pass(7_999);
+    assert_eq!((rig.room.bytes_outstanding(), rig.room.figures().bytes_draining), (200, 100));
+    // What has come and was not read may be the end of it.
+    rig.is_behind = true;
+    rig.pass(1);
+    assert!(rig.closed.is_empty() && rig.room.bytes_outstanding() == 200);
+    rig.is_behind = false;
+    rig.pass(1_500);
+    assert_eq!(rig.closed, [CloseCause::Violation(Violation::Undrained)], "twice the longest grant");
+    assert_eq!((rig.room.bytes_outstanding(), rig.room.figures().bytes_draining), (0, 0));
+    rig.end_cancelled(first);
+    assert_eq!(rig.room.figures().violations, 1, "its end comes too late to mean anything");
+}
+
+#[test]
 fn what_is_read_over_shared_memory_is_free_when_reading_stops() {
     let mut rig = tight();
     rig.begin(1, &[at("a")]);

@@ -13,6 +13,7 @@ use orbitkv_wire::payload::{Answer, Authorize, FailureCause, FromSource, Operati
 use super::rig::{ORIGIN, local, member, node};
 use super::streams::*;
 use crate::fetcher::*;
+use crate::flow::pressure::UNMEASURED;
 use crate::members::MemberMap;
 use crate::residents::CopyId;
 use crate::time::Moment;
@@ -335,7 +336,7 @@ impl World {
         stream.is_answered = true;
         granted.iter().for_each(|index| stream.granted[usize::from(*index)] = true);
         stream.due = granted;
-        self.say(number, FromSource::Answers { grant_ms: 100, answers });
+        self.say(number, FromSource::Answers { grant_ms: 100, summary: UNMEASURED, answers });
     }
 
     fn refuse(&mut self, number: u64) {
@@ -429,7 +430,11 @@ impl World {
             0 => FromSource::Bytes { index, bytes: 1 + self.dice.roll(64) as u32, checksum: 1 },
             1 => FromSource::Failed { index, cause: FailureCause::Ended },
             2 => FromSource::Drained,
-            _ => FromSource::Answers { grant_ms: 1, answers: vec![Answer::Granted { bytes: 9 }; 129] },
+            _ => FromSource::Answers {
+                grant_ms: 1,
+                summary: UNMEASURED,
+                answers: vec![Answer::Granted { bytes: 9 }; 129],
+            },
         };
         let is_due = self.streams[&number].due.contains(&index);
         let is_legal = is_due

@@ -11,6 +11,7 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Transport, append_authorize};
 
 use crate::fetcher::*;
+use crate::flow::pressure::UNMEASURED;
 use crate::members::{Local, Member, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
@@ -346,7 +347,10 @@ impl Rig {
     }
 
     pub fn answer(&mut self, number: u64, answers: &[Answer]) {
-        self.say(number, FromSource::Answers { grant_ms: 1_000, answers: answers.to_vec() });
+        self.say(
+            number,
+            FromSource::Answers { grant_ms: 1_000, summary: UNMEASURED, answers: answers.to_vec() },
+        );
     }
 
     pub fn grant_all(&mut self, number: u64) {

@@ -17,6 +17,7 @@ use orbitkv_wire::inventory::{FrameError, HEADER_BYTES, OpenRefusal, ResourceSum
 use thiserror::Error;
 
 use super::{ConnectionId, PermitTicket};
+use crate::flow::pressure::UNMEASURED;
 use crate::members::{Local, MemberMap};
 use crate::time::Moment;
 
@@ -224,12 +225,7 @@ impl Publisher {
             scopes: Scopes::default(),
             intervals: Intervals::new(&settings.journal, settings.delta_records_max, body_bytes_max),
             outlet: Outlet::new(&settings),
-            summary: ResourceSummary {
-                window_ms: 0,
-                reads_queued: 0,
-                ssd_busy_permille: 0,
-                egress_busy_permille: 0,
-            },
+            summary: UNMEASURED,
             tickets: 0,
             exposed: Sequence(0),
             waits_since: None,

@@ -67,7 +67,7 @@ impl Subscriber {
         // A beat moves no cursor and costs no credit: it need not wait for its turn.
         if header.kind == Kind::Liveness as u8 {
             if let FromSource::Liveness { summary } = decode_from_source(&header, body)? {
-                stream.summary = Some(summary);
+                stream.summary = Some((summary, now));
             }
             stream.source_head = stream.source_head.max(Sequence(header.head));
             stream.freshness.on_frame(Sequence(header.head), now, applied);

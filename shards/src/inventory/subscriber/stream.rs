@@ -59,7 +59,8 @@ pub(super) struct Stream {
     pub misfit: Option<Misfit>,
     pub freshness: Freshness,
     pub source_head: Sequence,
-    pub summary: Option<ResourceSummary>,
+    /// How busy its source said it is, and when that was received.
+    pub summary: Option<(ResourceSummary, Moment)>,
     pub attempt: u64,
     pub failures: u32,
     /// Since when its view is missing or beyond repair.

@@ -231,7 +231,7 @@ fn an_authorize_is_bounded() {
 #[test]
 fn an_answer_says_only_what_it_means() {
     let surplus = no("an answer says more than it means");
-    let record = |index: usize| 4 + 17 * index;
+    let record = |index: usize| 16 + 17 * index;
     for (index, kind) in [(0, 0u8), (1, 1), (2, 1), (3, 2), (4, 3)] {
         for (at, field) in [(1, 0u8), (5, 1), (13, 3)] {
             let fits = match kind {
@@ -253,8 +253,12 @@ fn an_answer_says_only_what_it_means() {
         let refused = no("a grant has no duration, or one too long");
         assert_eq!(found, if fits { Ok(()) } else { refused });
     }
+    for at in [12, 14] {
+        let busy = |permille: u16| bent("answers", at, &permille.to_le_bytes());
+        assert_eq!((busy(1_000), busy(1_001)), (Ok(()), no("more than all of a resource was busy")));
+    }
     let (says, header, body) = named("answers");
-    let none = decode(says, &Header { count: 0, ..header }, &body[..4]);
+    let none = decode(says, &Header { count: 0, ..header }, &body[..16]);
     assert_eq!(none, no("an operation is answered by nothing"));
     let more = decode(says, &Header { count: 129, ..header }, &body);
     assert_eq!(more, over("answers", 129, 128));

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::identity::*;
-use crate::inventory::{Requester, SourceStream};
+use crate::inventory::{Requester, ResourceSummary, SourceStream};
 use crate::tests::part::{Part, counting, part};
 
 /// Who says a frame, and so which decoder takes it.
@@ -58,6 +58,11 @@ pub fn residence(namespace: u8, group: u16, block: u8, medium: Medium, sequence:
 }
 
 /// The residences come in another order than their namespaces.
+/// A source that does nothing.
+pub fn idle() -> ResourceSummary {
+    ResourceSummary { window_ms: 1_000, reads_queued: 0, ssd_busy_permille: 0, egress_busy_permille: 0 }
+}
+
 pub fn three() -> Vec<ExactResidence> {
     vec![
         residence(0x80, 0x0506, 0x01, Medium::Ssd, 0x1122_3344_5566_7788),
@@ -163,6 +168,12 @@ fn from_source() -> Vec<Sample> {
         Answer::NeverHeld { head: Sequence(0x3132_3334_3536_3738) },
         Answer::Busy { retry_after_ms: 0x0102_0304 },
     ];
+    let summary = ResourceSummary {
+        window_ms: 0x0a0b_0c0d,
+        reads_queued: 0x1112_1314,
+        ssd_busy_permille: 1_000,
+        egress_busy_permille: 0x0102,
+    };
     let stale = Refusal::StaleEpoch { epoch: 0x0506, incarnation: Incarnation(counting(0x50)) };
     let refused = |cause: u8| part(25).u8(0, cause).u64(1, 0).raw(9, &[0; 16]);
     let (index, bytes, checksum) = (0x007f, 0x0010_0203, 0x4142_4344_4546_4748);
@@ -171,9 +182,10 @@ fn from_source() -> Vec<Sample> {
         (
             "answers",
             16,
-            FromSource::Answers { grant_ms: 10_000, answers },
+            FromSource::Answers { grant_ms: 10_000, summary, answers },
             vec![
                 part(4).u32(0, 10_000),
+                part(12).u32(0, 0x0a0b_0c0d).u32(4, 0x1112_1314).u16(8, 1_000).u16(10, 0x0102),
                 answer(0, 0x0405_0607, 0, 0),
                 answer(1, 0, 0x1122_3344_5566_7788, 0),
                 answer(1, 0, 0, 0),
