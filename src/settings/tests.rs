@@ -226,7 +226,8 @@ fn blocks_of_peers_are_weighed_unless_told_otherwise() {
     let with = |policy: &[&str]| resolve(&[&CLUSTER[..], policy].concat(), 2);
     let retention = |policy: &[&str]| with(policy).expect("legal").cluster.expect("a member").retention;
     assert_eq!(retention(&[]), Retention::Weigh);
-    for (text, policy) in [("keep", Retention::Keep), ("weigh", Retention::Weigh), ("drop", Retention::Drop)] {
+    for (text, policy) in [("keep", Retention::Keep), ("weigh", Retention::Weigh), ("drop", Retention::Drop)]
+    {
         assert_eq!(retention(&["--retention", text]), policy);
     }
     let alone = refusal(&["--retention", "keep"], 2);

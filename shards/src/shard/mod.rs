@@ -15,6 +15,7 @@ pub mod prefetch;
 mod recover;
 mod save;
 mod tiers;
+mod wishes;
 mod withdraw;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,8 +45,8 @@ pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
-pub use prefetch::PrefetchSettings;
 pub use tiers::{Order, OrderKind, TransferId};
+pub use wishes::PrefetchSettings;
 
 /// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
 /// may have had half of a large slice under leases, and its end is no reason to hold the core for so long.
@@ -125,7 +126,7 @@ pub struct Shard {
     fill_queue: BTreeMap<u64, CopyId>,
     next_fill: u64,
     fetches: fetch::Fetches,
-    prefetches: prefetch::Prefetches,
+    prefetches: wishes::Prefetches,
     /// Acquires of which something is decided and not told.
     decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
@@ -186,7 +187,7 @@ impl Shard {
             fill_queue: BTreeMap::new(),
             next_fill: 0,
             fetches: fetch::Fetches::default(),
-            prefetches: prefetch::Prefetches::default(),
+            prefetches: wishes::Prefetches::default(),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
@@ -321,6 +322,7 @@ impl Shard {
     pub fn on_time(&mut self, now: Moment) {
         self.latest = self.latest.max(now);
         self.expire_wishes(now);
+        self.lapse_unused(now);
         self.leases.on_time(now, &mut self.ended);
         self.unpin_ended();
         self.step_audit(now);
@@ -392,7 +394,7 @@ impl Shard {
         let Some(id) = shown.owner.filter(|_| shown.pins == 0) else { return };
         let entry = self.residents.entry(id);
         let is_shown = matches!(entry.dram, Dram::Resident { .. });
-        if is_shown && entry.provenance == Provenance::Peer && !entry.is_ahead {
+        if is_shown && entry.provenance == Provenance::Peer && !self.prefetches.unused.contains_key(&copy) {
             self.counters.fetched_dropped += 1;
             self.end_dram(id);
         }
@@ -404,7 +406,7 @@ impl Shard {
         let Dram::Resident { copy, sequence } = self.residents.entry(id).dram else {
             panic!("only a residence ends")
         };
-        if self.settle_ahead(id, copy) {
+        if self.settle_ahead(copy) {
             self.counters.prefetch_unused += 1;
         }
         let entry = self.residents.entry_mut(id);
@@ -417,7 +419,11 @@ impl Shard {
             self.fetched.remove(id);
         }
         self.tell_ended(id, Medium::Dram, sequence);
-        self.counters.dram_bytes -= self.residents.entry(id).bytes;
+        let entry = self.residents.entry(id);
+        self.counters.dram_bytes -= entry.bytes;
+        if entry.provenance == Provenance::Peer {
+            self.counters.fetched_bytes -= entry.bytes;
+        }
         self.counters.dram_residents -= 1;
         let freed = self.residents.withdraw(copy);
         if let Some(slot) = freed {
