@@ -127,8 +127,6 @@ pub struct Entry {
     pub hot: bool,
     /// Where its bytes have come from.
     pub provenance: Provenance,
-    /// Brought into DRAM before anybody has asked for it, and not acquired since.
-    pub is_ahead: bool,
     /// How it was used since it came into DRAM; means nothing without a residence there.
     pub usage: Usage,
     /// Write-backs that failed.
@@ -309,7 +307,6 @@ impl Residents {
             ssd: Ssd::Absent,
             hot: false,
             provenance: Provenance::Own,
-            is_ahead: false,
             usage: Usage::new(Moment(0)),
             write_failures: 0,
             origin: Origin { incarnation: Incarnation([0; 16]), sequence: Sequence(0) },

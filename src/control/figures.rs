@@ -114,6 +114,7 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
                 reused: counters.fetched_reused,
                 kept: counters.fetched_kept,
                 dropped: counters.fetched_dropped,
+                bytes: counters.fetched_bytes,
             },
         },
         queue_peaks: QueuePeaks {

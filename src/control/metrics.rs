@@ -247,6 +247,9 @@ const METRICS: &[Metric] = &[
         let (kept, dropped) = (fetched.kept, fetched.dropped);
         by("kind", [("reused", fetched.reused), ("kept", kept), ("dropped", dropped)])
     }),
+    level("orbitkv_fetched_bytes", "Payload bytes in DRAM of blocks that peers have sent", |r| {
+        one(r.service.retention.bytes)
+    }),
     level("orbitkv_queue_peak", "Most entries that ever waited in a queue", |r| {
         let peaks = r.queue_peaks;
         by(

@@ -277,7 +277,7 @@ pub struct PrefetchReport {
     pub refused: u64,
     /// Acquired after they were brought.
     pub used: u64,
-    /// Left DRAM before.
+    /// Left DRAM, or stayed there past their deadline, without.
     pub unused: u64,
     /// Slot bytes of those on their way or not acquired yet, now.
     pub bytes: u64,
@@ -285,7 +285,7 @@ pub struct PrefetchReport {
     pub waiting: u64,
 }
 
-/// What became of blocks that peers have sent, counters.
+/// What became of blocks that peers have sent: counters but for the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RetentionReport {
@@ -295,6 +295,8 @@ pub struct RetentionReport {
     pub kept: u64,
     /// Left DRAM to make room, or with their last user.
     pub dropped: u64,
+    /// Payload bytes of those in DRAM, now.
+    pub bytes: u64,
 }
 
 /// Why blocks were refused a slot, counters.

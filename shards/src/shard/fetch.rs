@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use orbitkv_wire::engine::answers::{BlockOutcome, Place};
 use orbitkv_wire::identity::{KeyHash, Medium};
 
-use super::prefetch::WishEnd;
 use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means, Waiter};
 use super::save::{Eviction, slot_bytes};
+use super::wishes::WishEnd;
 use super::{Shard, Tag};
 use crate::key::{EntryId, StateKey};
 use crate::leases::LeaseToken;

@@ -57,10 +57,12 @@ pub struct Counters {
     /// Blocks of a Prefetch that were refused at once.
     pub prefetch_full: u64,
     pub prefetch_refused_room: u64,
-    /// Blocks brought ahead that an Acquire found in DRAM, and those that left it before.
+    /// Blocks brought ahead that an Acquire found in DRAM in time, and those that none did.
     pub prefetch_used: u64,
     pub prefetch_unused: u64,
     pub prefetch_bytes_peak: u64,
+    /// Payload bytes in DRAM of blocks that peers have sent, now.
+    pub fetched_bytes: u64,
     /// Blocks of peers that an Acquire found in DRAM again.
     pub fetched_reused: u64,
     /// Blocks of our own that left DRAM although one of a peer could have.
@@ -185,8 +187,8 @@ impl Shard {
             write_backs_queued: self.write_queue.len() as u64,
             write_backs_in_flight: self.writes_in_flight as u64,
             transfers: self.transfers.len() as u64,
-            prefetch_bytes: self.prefetches.charged_bytes(),
-            prefetch_waiting: self.prefetches.wishes() as u64,
+            prefetch_bytes: self.prefetches.charged_bytes,
+            prefetch_waiting: self.prefetches.wishes.len() as u64,
             namespaces: self.namespaces.iter().filter(|(_, _, residents)| *residents > 0).count() as u64,
             audit_age: self.audit_age(),
             reclaim_age: (!self.reclaims.is_empty()).then(|| self.heard().since(self.reclaim_progressed)),

@@ -17,6 +17,7 @@ mod recover;
 mod save;
 mod stages;
 mod tiers;
+mod wishes;
 mod withdraw;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,9 +48,9 @@ pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
-pub use prefetch::PrefetchSettings;
 pub use stages::{Stage, StageNote};
 pub use tiers::{Order, OrderKind, TransferId};
+pub use wishes::PrefetchSettings;
 
 /// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
 /// may have had half of a large slice under leases, and its end is no reason to hold the core for so long.
@@ -134,7 +135,7 @@ pub struct Shard {
     next_fill: u64,
     device_guard: device_guard::DeviceGuard,
     fetches: fetch::Fetches,
-    prefetches: prefetch::Prefetches,
+    prefetches: wishes::Prefetches,
     /// Acquires of which something is decided and not told.
     decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
@@ -196,7 +197,7 @@ impl Shard {
             next_fill: 0,
             device_guard: device_guard::DeviceGuard::new(settings.device_guard),
             fetches: fetch::Fetches::default(),
-            prefetches: prefetch::Prefetches::default(),
+            prefetches: wishes::Prefetches::default(),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
@@ -333,6 +334,7 @@ impl Shard {
     pub fn on_time(&mut self, now: Moment) {
         self.hear(now);
         self.expire_wishes(now);
+        self.lapse_unused(now);
         self.leases.on_time(now, &mut self.ended);
         self.unpin_ended();
         self.step_audit(now);
@@ -405,7 +407,7 @@ impl Shard {
         let Some(id) = shown.owner.filter(|_| shown.pins == 0) else { return };
         let entry = self.residents.entry(id);
         let is_shown = matches!(entry.dram, Dram::Resident { .. });
-        if is_shown && entry.provenance == Provenance::Peer && !entry.is_ahead {
+        if is_shown && entry.provenance == Provenance::Peer && !self.prefetches.unused.contains_key(&copy) {
             self.counters.fetched_dropped += 1;
             self.end_dram(id);
         }
@@ -417,7 +419,7 @@ impl Shard {
         let Dram::Resident { copy, sequence } = self.residents.entry(id).dram else {
             panic!("only a residence ends")
         };
-        if self.settle_ahead(id, copy) {
+        if self.settle_ahead(copy) {
             self.counters.prefetch_unused += 1;
         }
         let entry = self.residents.entry_mut(id);
@@ -430,7 +432,11 @@ impl Shard {
             self.fetched.remove(id);
         }
         self.tell_ended(id, Medium::Dram, sequence);
-        self.counters.dram_bytes -= self.residents.entry(id).bytes;
+        let entry = self.residents.entry(id);
+        self.counters.dram_bytes -= entry.bytes;
+        if entry.provenance == Provenance::Peer {
+            self.counters.fetched_bytes -= entry.bytes;
+        }
         self.counters.dram_residents -= 1;
         let freed = self.residents.withdraw(copy);
         if let Some(slot) = freed {

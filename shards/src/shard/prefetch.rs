@@ -4,7 +4,6 @@
 //! filled like any other block; an Acquire that comes meanwhile joins that one read or fetch. Nobody is told what
 //! became of a wish, and one that meets anything but room is given up: an Acquire will find the block where it is.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use orbitkv_wire::engine::answers::PrefetchOutcome;
@@ -14,11 +13,13 @@ use super::fetch::{FetchEffect, Seek, Seeker};
 use super::recover::{FillPurpose, FillStage};
 use super::save::{is_evictable, slot_bytes};
 use super::tiers::Order;
+use super::wishes::{Stage, Wish, WishEnd};
 use super::{Key, Outcome, Shard, Tag};
 use crate::key::{EntryId, NamespaceId, StateKey};
 use crate::leases::ConnectionId;
 use crate::residents::{CopyId, Dram, Provenance};
 use crate::resilience::gate::Class;
+use crate::retention::Retention;
 use crate::slab::{AllocateError, Slot};
 use crate::time::Moment;
 
@@ -27,135 +28,6 @@ pub(super) const AHEAD: u64 = 1 << 63;
 
 /// Blocks that leave DRAM for one that is brought ahead, at most.
 const AHEAD_EVICTIONS_MAX: usize = 2;
-
-/// Bounds of what a shard brings ahead of demand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefetchSettings {
-    /// Blocks wanted and not there; 0 turns it off.
-    pub wishes_max: usize,
-    /// Of those, sought, read or fetched at a time: the jobs of a core.
-    pub active_max: usize,
-    /// Of those, reads that the device has at a time.
-    pub reads_max: usize,
-    /// Slot bytes of what is on its way or has come and was not acquired yet.
-    pub bytes_max: u64,
-}
-
-impl PrefetchSettings {
-    /// A core's bounds for a share of its slice, in percent; 0 turns it off.
-    #[must_use]
-    pub fn of_slice(slice_bytes: u64, percent: u32) -> PrefetchSettings {
-        let wishes_max = if percent == 0 { 0 } else { 1_024 };
-        PrefetchSettings {
-            wishes_max,
-            active_max: 16,
-            reads_max: 4,
-            bytes_max: slice_bytes / 100 * u64::from(percent),
-        }
-    }
-}
-
-/// How far a wish is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Nothing has been done for it.
-    Waiting,
-    /// It is looked up whether a peer has it.
-    Sought,
-    /// It has a slot, and its bytes are due.
-    Filling(CopyId),
-}
-
-/// A block that is wanted ahead.
-struct Wish {
-    key: StateKey,
-    hash: KeyHash,
-    /// Open connections that want it, none twice.
-    connections: Vec<ConnectionId>,
-    until: Moment,
-    /// How soon it will be used at the latest, from when it was wished for.
-    horizon: Duration,
-    /// Slot bytes, as far as known before it has a slot.
-    slot_bytes: u64,
-    stage: Stage,
-}
-
-/// How a wish ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WishEnd {
-    /// It was brought.
-    Arrived,
-    /// The block came another way.
-    Met,
-    /// Nobody has it.
-    Missing,
-    /// There was no room that it may take.
-    NoRoom,
-    /// Its deadline passed first.
-    Expired,
-    /// Nobody wants it any more.
-    Cancelled,
-    /// Demand needed its place.
-    Yielded,
-    /// It was not read, not sent, or wrong.
-    Failed,
-}
-
-/// Everything that is wanted ahead.
-#[derive(Default)]
-pub(super) struct Prefetches {
-    wishes: BTreeMap<u64, Wish>,
-    by_key: BTreeMap<StateKey, u64>,
-    waiting: BTreeSet<u64>,
-    /// Sought and not asked about yet; some may have ended.
-    to_seek: VecDeque<u64>,
-    by_copy: BTreeMap<CopyId, u64>,
-    deadlines: BTreeSet<(Moment, u64)>,
-    /// Copies that the device reads ahead, whoever waits for them by now.
-    reading: BTreeSet<CopyId>,
-    made: u64,
-    /// Slot bytes of wishes that wait, as far as known.
-    promised_bytes: u64,
-    /// Slot bytes of wishes that are filled, and of residents that were brought ahead and not acquired.
-    charged_bytes: u64,
-}
-
-impl Prefetches {
-    /// Whether a copy is filled for a wish.
-    pub fn has(&self, copy: CopyId) -> bool {
-        self.by_copy.contains_key(&copy)
-    }
-
-    pub fn wishes(&self) -> usize {
-        self.wishes.len()
-    }
-
-    pub fn charged_bytes(&self) -> u64 {
-        self.charged_bytes
-    }
-
-    pub fn next_deadline(&self) -> Option<Moment> {
-        self.deadlines.first().map(|&(until, _)| until)
-    }
-
-    /// A read of the device has ended.
-    pub fn on_read(&mut self, copy: CopyId) {
-        self.reading.remove(&copy);
-    }
-
-    pub fn uncharge(&mut self, bytes: u64) {
-        self.charged_bytes = self.charged_bytes.checked_sub(bytes).expect("what is charged comes back once");
-    }
-
-    fn active(&self) -> usize {
-        self.wishes.len() - self.waiting.len()
-    }
-
-    fn of_connection(&self, connection: ConnectionId) -> Vec<u64> {
-        let wanted = self.wishes.iter().filter(|(_, wish)| wish.connections.contains(&connection));
-        wanted.map(|(number, _)| *number).collect()
-    }
-}
 
 impl Shard {
     pub(super) fn prefetch(
@@ -200,11 +72,12 @@ impl Shard {
         if let Some(&number) = self.prefetches.by_key.get(&key) {
             return self.join_wish(number, connection, until);
         }
-        let found = self.residents.find(hash, &key);
-        let slot_bytes = match found.map(|id| self.residents.entry(id)) {
-            Some(entry) if matches!(entry.dram, Dram::Resident { .. }) => {
-                return PrefetchOutcome::Present;
-            }
+        let found = self.residents.find(hash, &key).map(|id| self.residents.entry(id));
+        if let Some(Dram::Resident { copy, .. }) = found.map(|entry| entry.dram) {
+            self.prefetches.keep_longer(copy, until);
+            return PrefetchOutcome::Present;
+        }
+        let slot_bytes = match found {
             Some(entry) if entry.dram != Dram::Absent => return PrefetchOutcome::Coming,
             Some(entry) if entry.ssd.residence().is_some() => slot_bytes(entry.bytes),
             // What is written without a copy in DRAM cannot be read before it is there.
@@ -213,7 +86,7 @@ impl Shard {
             None => return PrefetchOutcome::Absent,
         };
         let bounds = self.settings.prefetch;
-        if self.prefetches.wishes() >= bounds.wishes_max {
+        if self.prefetches.wishes.len() >= bounds.wishes_max {
             return PrefetchOutcome::Full;
         }
         let known_bytes = self.prefetches.charged_bytes + self.prefetches.promised_bytes + slot_bytes;
@@ -345,7 +218,7 @@ impl Shard {
         let Dram::Resident { copy, .. } = entry.dram else { panic!("the policy holds residences") };
         let is_elsewhere = entry.ssd.residence().is_some() || entry.provenance == Provenance::Peer;
         is_elsewhere
-            && !entry.is_ahead
+            && !self.prefetches.unused.contains_key(&copy)
             && self.heard().since(entry.usage.last) > horizon
             && self.residents.copy(copy).slot.bytes == wanted_bytes
             && is_evictable(&self.residents, self.writes_back(), id)
@@ -356,12 +229,9 @@ impl Shard {
         if self.demand_waits() {
             return None;
         }
-        while let Some(number) = self.prefetches.to_seek.pop_front() {
-            if let Some(wish) = self.prefetches.wishes.get(&number) {
-                return Some(Seek { by: Seeker::Prefetch(number), key: wish.key, hash: wish.hash });
-            }
-        }
-        None
+        let number = self.prefetches.to_seek.pop_front()?;
+        let wish = &self.prefetches.wishes[&number];
+        Some(Seek { by: Seeker::Prefetch(number), key: wish.key, hash: wish.hash })
     }
 
     pub(super) fn has_seeks_ahead(&self) -> bool {
@@ -435,12 +305,16 @@ impl Shard {
             ahead.promised_bytes -= wish.slot_bytes;
         }
         self.count_end(end);
-        if let Stage::Filling(copy) = wish.stage {
-            self.prefetches.by_copy.remove(&copy);
-            self.prefetches.uncharge(wish.slot_bytes);
-            // One that has just ended is not there any more; the log wants some of them for itself.
-            if self.fills.get(&copy).is_some_and(|fill| fill.purpose == FillPurpose::Recover) {
-                self.drop_unwanted_fill(copy);
+        match wish.stage {
+            Stage::Waiting => {}
+            Stage::Sought => self.prefetches.to_seek.retain(|other| *other != number),
+            Stage::Filling(copy) => {
+                self.prefetches.by_copy.remove(&copy);
+                self.prefetches.uncharge(wish.slot_bytes);
+                // One that has just ended is not there any more; the log wants some of them for itself.
+                if self.fills.get(&copy).is_some_and(|fill| fill.purpose == FillPurpose::Recover) {
+                    self.drop_unwanted_fill(copy);
+                }
             }
         }
     }
@@ -467,20 +341,32 @@ impl Shard {
     }
 
     /// The bytes of a wish have become a resident that nobody has acquired.
-    pub(super) fn arrive_ahead(&mut self, id: EntryId, copy: CopyId) {
-        if self.end_wish_of(copy, WishEnd::Arrived) {
-            self.prefetches.charged_bytes += self.residents.copy(copy).slot.bytes;
-            self.residents.entry_mut(id).is_ahead = true;
-        }
+    pub(super) fn arrive_ahead(&mut self, copy: CopyId) {
+        let Some(&number) = self.prefetches.by_copy.get(&copy) else { return };
+        let until = self.prefetches.wishes[&number].until;
+        self.end_wish(number, WishEnd::Arrived);
+        self.prefetches.charged_bytes += self.residents.copy(copy).slot.bytes;
+        self.prefetches.keep_until(copy, until);
     }
 
-    /// A resident is not what was brought ahead any more: it has been acquired, or has ended.
-    pub(super) fn settle_ahead(&mut self, id: EntryId, copy: CopyId) -> bool {
-        let was_ahead = std::mem::take(&mut self.residents.entry_mut(id).is_ahead);
+    /// A resident is not what was brought ahead any more: it has been acquired, has ended, or its time has.
+    pub(super) fn settle_ahead(&mut self, copy: CopyId) -> bool {
+        let was_ahead = self.prefetches.settle(copy);
         if was_ahead {
             self.prefetches.uncharge(self.residents.copy(copy).slot.bytes);
         }
         was_ahead
+    }
+
+    /// Nobody has acquired by their time what was brought ahead: it is a resident like any other.
+    pub(super) fn lapse_unused(&mut self, now: Moment) {
+        while let Some(&(_, copy)) = self.prefetches.lapses.first().filter(|(until, _)| *until <= now) {
+            assert!(self.settle_ahead(copy), "it has its time while it is ahead");
+            self.counters.prefetch_unused += 1;
+            if self.settings.retention == Retention::Drop {
+                self.drop_fetched(copy);
+            }
+        }
     }
 
     /// Nobody is to be given this block: it was evicted or cleared.
@@ -543,46 +429,5 @@ impl Shard {
             }
         }
         self.slab.accounting().slots < slots
-    }
-
-    /// What is wanted ahead keeps its bounds, and every wish ends once.
-    pub(super) fn assert_prefetches(&self) {
-        let (ahead, bounds, counters) = (&self.prefetches, &self.settings.prefetch, &self.counters);
-        assert!(ahead.wishes.len() <= bounds.wishes_max, "wishes keep their bound");
-        assert!(ahead.active() <= bounds.active_max, "and so do those that are worked at");
-        assert!(ahead.reading.len() <= bounds.reads_max, "and reads");
-        assert!(ahead.charged_bytes <= bounds.bytes_max, "and room");
-        assert_eq!(ahead.by_key.len(), ahead.wishes.len(), "every wish is found by its block");
-        assert!(ahead.by_copy.len() <= ahead.active(), "a wish has one slot");
-        let given_up = counters.prefetch_expired + counters.prefetch_cancelled + counters.prefetch_yielded;
-        let not_brought = counters.prefetch_missing + counters.prefetch_no_room + counters.prefetch_failed;
-        let ended = counters.prefetch_arrived + counters.prefetch_met + given_up + not_brought;
-        assert_eq!(counters.prefetch_taken, ended + ahead.wishes.len() as u64, "every wish ends once");
-        #[cfg(test)]
-        self.assert_charged();
-    }
-
-    #[cfg(test)]
-    fn assert_charged(&self) {
-        let ahead = &self.prefetches;
-        let filling: u64 = ahead.by_copy.keys().map(|&copy| self.residents.copy(copy).slot.bytes).sum();
-        let all = self.residents.scan_from(&StateKey {
-            namespace: NamespaceId(0),
-            group: orbitkv_wire::identity::GroupId(0),
-            block: orbitkv_wire::identity::BlockHash([0; 32]),
-        });
-        let unused: u64 = all
-            .filter(|(_, entry)| entry.is_ahead)
-            .map(|(_, entry)| match entry.dram {
-                Dram::Resident { copy, .. } => self.residents.copy(copy).slot.bytes,
-                _ => panic!("what was brought ahead is a resident"),
-            })
-            .sum();
-        assert_eq!(ahead.charged_bytes, filling + unused, "room is charged once");
-        let promised = ahead.waiting.iter().map(|number| ahead.wishes[number].slot_bytes).sum::<u64>();
-        assert_eq!(ahead.promised_bytes, promised);
-        assert!(ahead.by_copy.iter().all(|(copy, number)| {
-            self.fills.contains_key(copy) && ahead.wishes[number].stage == Stage::Filling(*copy)
-        }));
     }
 }

@@ -10,8 +10,8 @@ use orbitkv_wire::payload::FailureCause;
 use super::command::{Attached, Holder};
 use super::fetch::Seeker;
 use super::grant::PinId;
-use super::prefetch::WishEnd;
 use super::save::{Eviction, NoSlot, slot_bytes};
+use super::wishes::WishEnd;
 use super::{Key, Outcome, Places, Reply, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::{EntryId, StateKey};
@@ -431,7 +431,7 @@ impl Shard {
         let fill = self.fills.remove(&copy).expect("a fill is finished once");
         self.end_fill_read(&fill);
         self.begin_dram(id, copy);
-        self.arrive_ahead(id, copy);
+        self.arrive_ahead(copy);
         for waiter in fill.waiters {
             self.serve(waiter, copy, fill.place);
         }

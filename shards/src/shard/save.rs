@@ -202,6 +202,9 @@ impl Shard {
         }
         self.counters.dram_residents += 1;
         self.counters.dram_bytes += bytes;
+        if self.residents.entry(id).provenance == Provenance::Peer {
+            self.counters.fetched_bytes += bytes;
+        }
     }
 
     pub(super) fn give_back(&mut self, reservation: Reservation) {
@@ -224,7 +227,7 @@ impl Shard {
 
     /// An Acquire is given a resident.
     pub(super) fn note_use(&mut self, id: EntryId, copy: CopyId) {
-        if self.settle_ahead(id, copy) {
+        if self.settle_ahead(copy) {
             self.counters.prefetch_used += 1;
         }
         let entry = self.residents.entry_mut(id);

@@ -46,7 +46,9 @@ struct Life {
     /// What anybody has brought about to be in DRAM since it was last evicted from there.
     may_be_there: BTreeSet<u8>,
     used: BTreeMap<u8, Moment>,
-    /// Brought ahead and not acquired.
+    /// Until when keys were announced last.
+    announced: BTreeMap<u8, Moment>,
+    /// Brought ahead and not acquired in time yet.
     ahead: BTreeSet<u8>,
     fetches: BTreeMap<CopyId, (FetchOrder, bool)>,
     reads_ahead: BTreeSet<u64>,
@@ -81,6 +83,7 @@ impl Life {
             wanted: BTreeMap::new(),
             may_be_there: BTreeSet::new(),
             used: BTreeMap::new(),
+            announced: BTreeMap::new(),
             ahead: BTreeSet::new(),
             fetches: BTreeMap::new(),
             reads_ahead: BTreeSet::new(),
@@ -155,6 +158,12 @@ impl Life {
                 self.check_gave_way(key);
             }
         }
+        let before = self.ahead.len();
+        let (announced, now) = (&self.announced, self.rig.now);
+        self.ahead.retain(|key| announced[key] > now);
+        if self.ahead.len() < before {
+            self.count("lapsed");
+        }
         assert!(after.is_subset(&self.may_be_there), "nobody wanted all of {after:?}");
         assert!(self.ahead.len() as u64 * BYTES <= BOUNDS.bytes_max, "room for {:?}", self.ahead);
         let background =
@@ -205,11 +214,15 @@ impl Life {
             match outcome {
                 PrefetchOutcome::Taken | PrefetchOutcome::Coming => {
                     self.wanted.entry(*key).or_default().insert(connection, until);
+                    self.announced.insert(*key, until);
                     self.may_be_there.insert(*key);
                 }
                 PrefetchOutcome::Full => self.count("full"),
                 PrefetchOutcome::NoRoom => self.count("no room"),
-                PrefetchOutcome::Absent | PrefetchOutcome::Present => {}
+                PrefetchOutcome::Present => {
+                    self.announced.insert(*key, until);
+                }
+                PrefetchOutcome::Absent => {}
             }
         }
         true
@@ -434,6 +447,7 @@ impl Life {
         let figures = self.rig.shard.figures();
         assert_eq!((figures.prefetch_bytes, figures.allocated_bytes), (0, 0), "everything came back");
         let counters = figures.counters;
+        assert_eq!(counters.fetched_bytes, 0);
         let seen = [
             ("used", counters.prefetch_used),
             ("unused", counters.prefetch_unused),
@@ -476,6 +490,7 @@ fn announcements_are_in_nobodys_way() {
         "given up",
         "used",
         "unused",
+        "lapsed",
         "met",
         "missing",
         "no room then",

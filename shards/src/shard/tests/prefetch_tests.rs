@@ -145,6 +145,25 @@ fn what_is_wanted_ahead_has_bounds() {
 }
 
 #[test]
+fn what_is_not_acquired_in_time_is_a_resident_like_any_other() {
+    let mut rig = rig(&[1, 2, 3, 4, 5, 6]);
+    use PrefetchOutcome::{NoRoom, Present, Taken};
+    assert_eq!(rig.prefetch(1, &[1, 2, 3, 4], Moment(1_000)), [Taken; 4]);
+    rig.settle();
+    assert_eq!(rig.prefetch(1, &[5], LATE), [NoRoom]);
+    assert_eq!(rig.prefetch(1, &[4], Moment(5_000)), [Present], "and announced once more");
+    assert_eq!(rig.shard.next_deadline(), Some(Moment(1_000)));
+    rig.now = Moment(1_000);
+    rig.shard.on_time(rig.now);
+    assert_eq!((rig.shard.figures().prefetch_bytes, rig.counters().prefetch_unused), (BYTES, 3));
+    assert_eq!(rig.shard.next_deadline(), Some(Moment(5_000)));
+    assert_eq!(rig.prefetch(1, &[5, 6], LATE), [Taken; 2], "it has given its room back");
+    let blocks = rig.acquire(holder(1, 1, 1), &[1, 4]);
+    assert!(blocks.iter().all(|block| block.source == Place::Dram as u8));
+    assert_eq!((rig.counters().prefetch_used, rig.counters().prefetch_unused), (1, 3));
+}
+
+#[test]
 fn a_block_of_a_peer_is_fetched_as_what_nobody_waits_for_until_somebody_does() {
     let mut rig = rig_with_peers();
     rig.prefetch(1, &[7], LATE);

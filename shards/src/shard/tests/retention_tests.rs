@@ -113,6 +113,25 @@ fn a_block_that_is_dropped_leaves_with_its_last_user() {
     assert_eq!(rig.shard.figures().allocated_bytes, 0);
 }
 
+#[test]
+fn what_was_announced_is_not_dropped_before_its_first_user_or_its_time() {
+    let mut rig = rig(Retention::Drop, 0);
+    rig.prefetch(1, &[7, 8], Moment(1_000));
+    serve_fetches(&mut rig, |_| true);
+    assert_eq!(
+        (rig.place(7), rig.place(8), rig.counters().fetched_bytes),
+        (Place::Dram, Place::Dram, 2 * BYTES)
+    );
+    fetch(&mut rig, &[7]);
+    assert_eq!((rig.place(7), rig.place(8), rig.counters().fetched_bytes), (Place::None, Place::Dram, BYTES));
+    rig.now = Moment(1_000);
+    rig.shard.on_time(rig.now);
+    let counters = rig.counters();
+    assert_eq!((rig.place(8), counters.fetched_dropped, counters.fetched_bytes), (Place::None, 2, 0));
+    assert_eq!((counters.prefetch_used, counters.prefetch_unused), (1, 1));
+    assert_eq!(rig.shard.figures().allocated_bytes, 0);
+}
+
 /// One request of a trace: at which node it is served, and its blocks from the root.
 struct Request {
     node: usize,
