@@ -119,7 +119,9 @@ fn lookups_ask_etcd_nothing() {
     let living = periods.map(|(method, _)| told.remove(method).unwrap_or(0));
     assert_eq!(told.values().sum::<u64>(), 0, "{told:?}");
     let seconds = elapsed.as_secs_f64();
-    println!("10000 queries in {seconds:.1} s; etcd took in {living:?} messages of leases, watches and reads");
+    println!(
+        "10000 queries in {seconds:.1} s; etcd took in {living:?} messages of leases, watches and reads"
+    );
     for ((method, period), count) in periods.into_iter().zip(living) {
         let most = 2.0 * (seconds / period + if method == "Range" { 1.0 } else { 2.0 });
         assert!(count as f64 <= most, "{count} of {method} in {seconds} s");

@@ -160,6 +160,16 @@ const GATES: &[(&str, &str, &str)] = &[
         "ms",
     ),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
+    (
+        "rollout_cost",
+        "A block from a peer while an operator changes settings, times while he only looks what would be written",
+        "×",
+    ),
+    (
+        "rollout_gain",
+        "Blocks that do not come because of a wrong setting on all nodes at once, times on a share of them first",
+        "×",
+    ),
 ];
 
 /// A gate in plain words, and the unit of its value. One that is not known has its own name and no unit: what is
@@ -316,6 +326,7 @@ mod tests {
             ("retry_budget_amplification", "×"),
             ("cancel_pins_ms", "ms"),
             ("bulkhead_refused", ""),
+            ("rollout_gain", "×"),
         ] {
             assert_eq!(gate(name).1, unit, "{name}");
         }

@@ -8,7 +8,7 @@ use crate::profile::Profile;
 use crate::report::Gate;
 
 /// What a pattern may cost, as a ratio of latencies: a shared machine's own noise is twice that.
-const COST_MAX: f64 = 1.10;
+pub const COST_MAX: f64 = 1.10;
 /// What all asks of blocks may be with a retry budget, over those for the first time.
 const AMPLIFICATION_MAX: f64 = 1.1;
 /// Longest time after a deadline until nothing is pinned, in milliseconds.
@@ -48,7 +48,7 @@ impl Figure {
     }
 
     /// Says why what was seen proves nothing, if it does not. What is missed is missed all the same.
-    fn proves_nothing(self, why: Option<String>) -> Figure {
+    pub fn proves_nothing(self, why: Option<String>) -> Figure {
         let is_met = if self.at_most { self.value <= self.target } else { self.value >= self.target };
         Figure { why_invalid: why.filter(|_| is_met), ..self }
     }

@@ -6,6 +6,7 @@
 //! have is listed with the reason, and is no gate.
 
 mod figures;
+mod rollout;
 mod rows;
 mod stage;
 
@@ -35,7 +36,6 @@ const UNUSED: &[(&str, &str)] = &[
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
     ("zones", "the label is in the member record; no route asks for it"),
     ("drill", "a command, `orbitkv drill`; nothing a node asks"),
-    ("configuration", "it is for operators: a record that nodes follow, under no load"),
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::figures::{
     Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, amplification,
 };
+use super::rollout::configuration;
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Stage};
 use crate::Failure;
 use crate::profile::Profile;
@@ -20,7 +21,7 @@ const RECOVERIES_FAILING: u64 = 40;
 /// Longest silence in a call, for every node here.
 const CALL_BUDGET: &str = "--call-budget 100ms";
 /// What engines give a recovery.
-const DEADLINE: Duration = Duration::from_secs(1);
+pub const DEADLINE: Duration = Duration::from_secs(1);
 /// Time between two looks at a source's pins.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -40,14 +41,24 @@ pub const ALL: &[(&str, Measured)] = &[
     ("retry budget", retry_budget),
     ("deadline and cancel", cancel),
     ("bulkhead", bulkhead),
+    ("configuration", configuration),
 ];
 
-fn blocks(profile: Profile) -> usize {
+/// Blocks asked for on a day without failures.
+pub fn blocks(profile: Profile) -> usize {
     if profile == Profile::Full { 1_024 } else { 256 }
 }
 
 /// Blocks asked for one by one while nothing fails: microseconds of the median.
-fn quiet(stage: &mut Stage, generation: u64, count: usize, signals: &StopSignals) -> Result<f64, Failure> {
+///
+/// # Errors
+/// If one does not come.
+pub fn quiet(
+    stage: &mut Stage,
+    generation: u64,
+    count: usize,
+    signals: &StopSignals,
+) -> Result<f64, Failure> {
     let mut latencies = Latencies::new();
     for index in 0..count as u64 {
         pause(Duration::ZERO, signals)?;

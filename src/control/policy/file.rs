@@ -57,8 +57,8 @@ impl PolicyFile {
     pub fn read(&self) -> Result<Option<(ConfigRecord, Rollouts)>, PolicyFileError> {
         let path = self.directory.join(NAME);
         let Some(bytes) = kept_file::read(&path, SEALED_BYTES_MAX)? else { return Ok(None) };
-        let record = unseal(&bytes, self.cluster)
-            .map_err(|why| PolicyFileError::Copy { path: path.clone(), why })?;
+        let record =
+            unseal(&bytes, self.cluster).map_err(|why| PolicyFileError::Copy { path: path.clone(), why })?;
         let understood = rollouts(&record).map_err(|why| PolicyFileError::Policy { path, why })?;
         Ok(Some((record, understood)))
     }
@@ -130,7 +130,10 @@ mod tests {
         assert!(error.contains("/config: dram needs a restart"), "{error}");
         file.write(&record(3, "3ms")).expect("room");
         let error = PolicyFile::of(&lock, cluster("other")).read().expect_err("not of ours").to_string();
-        assert!(error.contains("/config: it is of the cluster prod, and this node is started for other"), "{error}");
+        assert!(
+            error.contains("/config: it is of the cluster prod, and this node is started for other"),
+            "{error}"
+        );
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).expect("ours");
         assert!(file.read().expect_err("others'").to_string().contains("has mode 0620"));
     }
