@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use orbitkv_shards::membership::coordinator::{Compare, Failure, Snapshot, Transaction, Write};
+use orbitkv_wire::bounds::CONFIG_NUMBER_MAX;
 use orbitkv_wire::config::{ConfigRecord, PLACES};
 use orbitkv_wire::membership::Key;
 use serde_json::json;
@@ -15,7 +16,7 @@ use super::cluster_keys::{ClusterKeys, Refusal, same_format};
 use super::{fail, say};
 use crate::exit::Exit;
 use crate::settings::rollouts;
-use change::{Change, apply, next_number};
+use change::{Change, Unchanged, apply, next_number};
 
 /// Arguments of `orbitkv config`.
 #[derive(Clone, Debug, Args)]
@@ -78,7 +79,7 @@ struct SetArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = PLACES, value_parser = clap::value_parser!(u32).range(1..=i64::from(PLACES)))]
     stage: u32,
     /// Number the record above this one: etcd was restored from an old copy, and nodes have newer records
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..CONFIG_NUMBER_MAX))]
     above: u64,
     #[command(flatten)]
     writing: Writing,
@@ -168,11 +169,12 @@ impl Writing {
         if let Some(wanted) = self.if_record.filter(|wanted| *wanted != number) {
             return Err(changed(format!("the record is number {number} and not {wanted}")));
         }
-        let next = next_number(before.as_ref(), snapshot.revision, above);
-        let record = apply(before.as_ref(), next, change).map_err(|unchanged| {
+        let refusal = |unchanged: Unchanged| {
             let exit = if unchanged.is_usage() { Exit::Usage } else { Exit::Unmet };
             Refusal(exit, unchanged.to_string())
-        })?;
+        };
+        let next = next_number(before.as_ref(), snapshot.revision, above).map_err(refusal)?;
+        let record = apply(before.as_ref(), next, change).map_err(refusal)?;
         let text = record.encode();
         if !self.dry_run {
             let written = keys.transact(Transaction {

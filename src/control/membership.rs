@@ -140,7 +140,8 @@ impl Application {
         let key = NodeKey::load_or_create(lock.directory())?;
         let epoch_file = EpochFile::of(lock);
         let epoch_least = epoch_file.read()?;
-        let policy_file = PolicyFile::of(lock);
+        let of_cluster = cluster.cluster.parse().expect("the settings were checked");
+        let policy_file = PolicyFile::of(lock, of_cluster);
         let contact = Contact {
             address,
             shards: settings.shards,

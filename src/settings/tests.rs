@@ -44,7 +44,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 46] = [
+const STABLE: [&str; 48] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -77,9 +77,11 @@ const STABLE: [&str; 46] = [
     "retry-percent",
     "retry-burst",
     "route-policy",
+    "retention",
     "ssd-backend",
     "ssd-depth",
     "audit",
+    "prefetch",
     "trace-turns",
     "ssd-breaker",
     "ssd-breaker-pause",

@@ -16,7 +16,7 @@ use crate::harness::saver::{Saver, fresh_key};
 use crate::harness::{Etcd, Node, NodeOrder, eventually, http_text};
 use crate::peers::{await_installed, knows_all, order};
 
-const KEY: &str = "/orbitkv/v2/test/config/node";
+pub const KEY: &str = "/orbitkv/v2/test/config/node";
 
 fn arguments<'a>(command: &'a str, url: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
     let action = rest.iter().take(1);
@@ -345,6 +345,7 @@ fn what_cannot_be_changed_is_refused_before_anything_is_written() {
         config(&etcd, &["set", setting]).refused(2, &parts);
     }
     config(&etcd, &["set", "coalesce=1ms", "--stage", "0"]).refused(2, &["1..=100"]);
+    config(&etcd, &["set", "coalesce=1ms", "--above", "9223372036854775807"]).refused(2, &["--above"]);
     config(&etcd, &["promote"]).refused(4, &["nothing is staged"]);
     let shown = done(config(&etcd, &["show"]));
     assert!(shown.stdout.contains("no record: every node does what its flags say"), "{shown:#?}");

@@ -54,6 +54,9 @@ pub const MEMBERS_MAX: usize = 4_096;
 /// Largest record of the operator's policy in etcd: every node reads it each half minute, so it stays small.
 pub const CONFIG_RECORD_BYTES_MAX: usize = 4 * 1024;
 
+/// Largest number of such a record: numbers follow etcd's revisions, and metrics show them, and neither goes further.
+pub const CONFIG_NUMBER_MAX: u64 = i64::MAX as u64;
+
 /// Settings of one version of it: more than can be changed while a node runs.
 pub const CONFIG_SETTINGS_MAX: usize = 20;
 

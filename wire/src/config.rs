@@ -19,7 +19,8 @@ use std::fmt::Write as _;
 use thiserror::Error;
 
 use crate::bounds::{
-    CONFIG_NAME_BYTES_MAX, CONFIG_RECORD_BYTES_MAX, CONFIG_SETTINGS_MAX, CONFIG_VALUE_BYTES_MAX,
+    CONFIG_NAME_BYTES_MAX, CONFIG_NUMBER_MAX, CONFIG_RECORD_BYTES_MAX, CONFIG_SETTINGS_MAX,
+    CONFIG_VALUE_BYTES_MAX, NODE_ID_BYTES_MAX,
 };
 use crate::framed_hash::FramedHash;
 use crate::identity::{NodeId, hexadecimal};
@@ -62,7 +63,7 @@ pub struct Staged {
 /// The record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigRecord {
-    /// Grows with each change, from 1 on.
+    /// Grows with each change, from 1 to [`CONFIG_NUMBER_MAX`].
     pub number: u64,
     /// For every node that no other version is for.
     pub stable: Version,
@@ -167,6 +168,9 @@ impl ConfigRecord {
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.number == 0 {
             return Err(ConfigError::Numbers("the first record is record 1"));
+        }
+        if self.number > CONFIG_NUMBER_MAX {
+            return Err(ConfigError::Numbers("no record has a number above 9223372036854775807"));
         }
         let staged = self.staged.as_ref();
         let versions = [Some(&self.stable), staged.map(|staged| &staged.version), self.former.as_ref()];
@@ -321,48 +325,66 @@ pub fn place_hash(node: NodeId) -> u64 {
     u64::from_le_bytes(first[..8].try_into().expect("eight of 32 bytes"))
 }
 
-fn sum(record: &[u8]) -> String {
+fn sum(text: &[u8]) -> String {
     let mut hash = FramedHash::new(SUM_DOMAIN, HASH_VERSION);
-    hash.put(record);
+    hash.put(text);
     hash.finish(1).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A record as a node keeps it on its disk: behind a sum of its text, by which damage shows.
+/// A record as a node keeps it on its disk: a line with the sum of what follows, by which damage shows, a line with the
+/// name of the cluster that it is of, which keeps to the rule of node ids, and its text.
 #[must_use]
-pub fn seal(record: &ConfigRecord) -> String {
-    let text = record.encode();
-    format!("sum {}\n{text}", sum(text.as_bytes()))
+pub fn seal(record: &ConfigRecord, cluster: NodeId) -> String {
+    let text = format!("{CLUSTER_WORD}{cluster}\n{}", record.encode());
+    format!("{SUM_WORD}{}\n{text}", sum(text.as_bytes()))
 }
 
 /// Why a copy of a record is not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CopyError {
-    /// It does not begin with the sum of what follows.
+    /// It does not begin with the sum of what follows, or that with a cluster.
     #[error("its sum is not that of its text, so it is damaged")]
     Damaged,
+    /// It is whole, and of somebody else.
+    #[error("it is of the cluster {theirs}, and this node is started for {ours}")]
+    Cluster {
+        /// As it says.
+        theirs: NodeId,
+        /// Whose it should be.
+        ours: NodeId,
+    },
     /// What it says is no record.
     #[error(transparent)]
     Record(#[from] ConfigError),
 }
 
+const SUM_WORD: &str = "sum ";
+const CLUSTER_WORD: &str = "cluster ";
+/// The word, 64 digits, an end of line.
+const SUM_LINE_BYTES: usize = SUM_WORD.len() + 64 + 1;
 /// Most bytes of a sealed record.
-pub const SEALED_BYTES_MAX: usize = CONFIG_RECORD_BYTES_MAX + SUM_LINE_BYTES;
-/// `sum `, 64 digits, an end of line.
-const SUM_LINE_BYTES: usize = 4 + 64 + 1;
+pub const SEALED_BYTES_MAX: usize =
+    SUM_LINE_BYTES + CLUSTER_WORD.len() + NODE_ID_BYTES_MAX + 1 + CONFIG_RECORD_BYTES_MAX;
 
-/// Reads what [`seal`] has written.
+/// Reads what [`seal`] has written for the same cluster.
 ///
 /// # Errors
 /// [`CopyError`].
-pub fn unseal(bytes: &[u8]) -> Result<ConfigRecord, CopyError> {
-    let (line, record) = bytes.split_at_checked(SUM_LINE_BYTES).ok_or(CopyError::Damaged)?;
+pub fn unseal(bytes: &[u8], cluster: NodeId) -> Result<ConfigRecord, CopyError> {
+    let (line, text) = bytes.split_at_checked(SUM_LINE_BYTES).ok_or(CopyError::Damaged)?;
     let line = std::str::from_utf8(line).map_err(|_| CopyError::Damaged)?;
-    let written = line.strip_prefix("sum ").and_then(|line| line.strip_suffix('\n'));
+    let written = line.strip_prefix(SUM_WORD).and_then(|line| line.strip_suffix('\n'));
     let written = written.filter(|text| hexadecimal::<32>(text).is_some()).ok_or(CopyError::Damaged)?;
-    if written != sum(record) {
+    if written != sum(text) {
         return Err(CopyError::Damaged);
     }
-    Ok(ConfigRecord::decode(record)?)
+    let end = text.iter().position(|&byte| byte == b'\n').ok_or(CopyError::Damaged)?;
+    let name = std::str::from_utf8(&text[..end]).ok().and_then(|line| line.strip_prefix(CLUSTER_WORD));
+    let theirs: NodeId = name.and_then(|name| name.parse().ok()).ok_or(CopyError::Damaged)?;
+    if theirs != cluster {
+        return Err(CopyError::Cluster { theirs, ours: cluster });
+    }
+    Ok(ConfigRecord::decode(&text[end + 1..])?)
 }
 
 const _: () = assert!(

@@ -294,6 +294,16 @@ const GATES: &[(&str, &str, &str)] = &[
     ("timeline_p99_later_ms", "By how much the slowest 1 % of requests are slower with that record on", "ms"),
     ("timeline_processor", "Processor time of the node with that record on, times the one without", "×"),
     ("timeline_unfollowed", "Requests that the record does not show from beginning to end", ""),
+    (
+        "rollout_cost",
+        "A block from a peer while an operator changes settings, times while he only looks what would be written",
+        "×",
+    ),
+    (
+        "rollout_gain",
+        "Blocks that do not come because of a wrong setting on all nodes at once, times on a share of them first",
+        "×",
+    ),
 ];
 
 /// A gate in plain words, and the unit of its value. One that is not known has its own name and no unit: what is
@@ -466,6 +476,7 @@ mod tests {
             ("retry_budget_amplification", "×"),
             ("cancel_pins_ms", "ms"),
             ("bulkhead_refused", ""),
+            ("rollout_gain", "×"),
         ] {
             assert_eq!(gate(name).1, unit, "{name}");
         }

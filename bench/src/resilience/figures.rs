@@ -9,7 +9,7 @@ use crate::profile::Profile;
 use crate::report::Gate;
 
 /// What a pattern may cost, as a ratio of latencies: a shared machine's own noise is twice that.
-const COST_MAX: f64 = 1.10;
+pub const COST_MAX: f64 = 1.10;
 /// What all asks of blocks may be with a retry budget, over those for the first time.
 const AMPLIFICATION_MAX: f64 = 1.1;
 /// Longest time after a deadline until nothing is pinned, in milliseconds.

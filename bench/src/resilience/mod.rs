@@ -7,6 +7,7 @@
 
 mod figures;
 mod guards;
+mod rollout;
 mod rows;
 pub mod stage;
 
@@ -38,7 +39,6 @@ const UNUSED: &[(&str, &str)] = &[
     ("objectives", "a command, `orbitkv drill --objectives`; nothing a node asks"),
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
     ("drill", "a command, `orbitkv drill`; nothing a node asks"),
-    ("configuration", "it is for operators: a record that nodes follow, under no load"),
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",

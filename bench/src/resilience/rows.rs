@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::figures::{
     Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, Series, amplification,
 };
+use super::rollout::configuration;
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Scene, Stage};
 use super::{Given, guards};
 use crate::Failure;
@@ -44,6 +45,7 @@ pub const ALL: &[(&str, Measured)] = &[
     ("circuit breaker of the SSD", guards::ssd_breaker),
     ("zones", guards::zones),
     ("failure modes", guards::failure_modes),
+    ("configuration", configuration),
 ];
 
 /// Blocks that are asked for on a quiet day.
@@ -52,6 +54,9 @@ pub fn blocks(profile: Profile) -> usize {
 }
 
 /// Blocks asked for one by one while nothing fails: microseconds of the median.
+///
+/// # Errors
+/// If one does not come.
 pub fn quiet(
     stage: &mut Stage,
     generation: u64,

@@ -15,7 +15,10 @@ use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::report::{PeersReport, ShardReport};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::quantity::{ByteSize, MIB};
+use orbitkv_shards::resilience::configuration::Rollout;
+use orbitkv_wire::config::{PLACES, place_hash};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
 use crate::streams::pause;
@@ -92,6 +95,10 @@ impl Drop for Stopped {
     }
 }
 
+fn name(at: usize) -> String {
+    if at == READER { "reader".to_owned() } else { format!("source-{at}") }
+}
+
 impl Stage {
     /// Starts the nodes.
     ///
@@ -101,7 +108,7 @@ impl Stage {
         let nodes = scene.nodes;
         let (journal, index, receive) = (ByteSize(16 * MIB), ByteSize(16 * MIB), ByteSize(64 * MIB));
         let node = |number: usize| NodeOrder {
-            name: if number == READER { "reader".to_owned() } else { format!("source-{number}") },
+            name: name(number),
             dram: ByteSize(DRAM_BYTES),
             ssd: ByteSize(if number == READER && scene.ssd.is_some() { SSD_BYTES } else { 0 }),
             shards: Some(1),
@@ -164,14 +171,30 @@ impl Stage {
                 return Err(format!("blocks were not committed: {outcomes:?}").into());
             }
         }
+        self.await_shown(READER, generation, blocks, signals)
+    }
+
+    /// Waits until a node shows the first blocks of a generation at another, or has them.
+    ///
+    /// # Errors
+    /// If it does not in time, or a signal came.
+    pub fn await_shown(
+        &mut self,
+        at: usize,
+        generation: u64,
+        blocks: usize,
+        signals: &StopSignals,
+    ) -> Result<(), Failure> {
+        let hashes = block_hashes(0, generation, 0..blocks as u64);
         let began = Instant::now();
-        let Engine { client, namespace } = &mut self.engines[READER];
+        let Engine { client, namespace } = &mut self.engines[at];
         let lists = [PrefixList { namespace: *namespace, group: GROUP, blocks: &hashes }];
         let has_all =
             |places: &[Place]| places.iter().all(|place| [Place::Dram, Place::PeerDram].contains(place));
         while !has_all(&client.query(&lists, false, WAIT)?.places) {
             if began.elapsed() > WAIT {
-                return Err(format!("the reader does not show all of {blocks} blocks within {WAIT:?}").into());
+                let name = name(at);
+                return Err(format!("{name} does not show all of {blocks} blocks within {WAIT:?}").into());
             }
             pause(Duration::from_millis(2), signals)?;
         }
@@ -230,6 +253,48 @@ impl Stage {
             }
         }
         Err("the reader has no SSD file".into())
+    }
+
+    /// Waits until each node's cores have the version of the settings that `orbitkv config` says is for it.
+    ///
+    /// # Errors
+    /// If they do not in time, or a signal came.
+    pub fn await_settings(&self, said: &Value, signals: &StopSignals) -> Result<(), Failure> {
+        let rows = said["nodes"].as_array().ok_or("`orbitkv config` names nodes")?;
+        let wanted = |name: &str| rows.iter().find(|row| row["node_id"] == name)?["version"].as_u64();
+        let began = Instant::now();
+        for node in self.cluster.nodes() {
+            let wanted = wanted(node.name()).ok_or("`orbitkv config` names every node")?;
+            let has_it = |page: MetadataPage| {
+                page.config.version == wanted
+                    && page.shards.iter().all(|shard| shard.config_version == wanted)
+            };
+            while !node.page().is_some_and(has_it) {
+                if began.elapsed() > WAIT {
+                    return Err(
+                        format!("{} does not have settings {wanted} within {WAIT:?}", node.name()).into()
+                    );
+                }
+                pause(Duration::from_millis(2), signals)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The place of a node among a hundred, when settings are rolled out.
+    pub fn place(at: usize) -> u32 {
+        let node = name(at).parse().expect("a legal name");
+        Rollout::place(place_hash(node), PLACES)
+    }
+
+    /// The nodes.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The engine at a node.
+    pub fn engine_at(&mut self, at: usize) -> &mut Engine {
+        &mut self.engines[at]
     }
 
     /// Asks for blocks at the reader, compares what comes and gives it back.

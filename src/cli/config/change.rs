@@ -1,5 +1,6 @@
 //! What becomes of the record of settings by a change: pure, one record in, the next one out.
 
+use orbitkv_wire::bounds::CONFIG_NUMBER_MAX;
 use orbitkv_wire::config::{ConfigRecord, PLACES, Staged, Version};
 use thiserror::Error;
 
@@ -66,6 +67,12 @@ pub enum Unchanged {
          `orbitkv config set` what shall hold"
     )]
     NothingBefore(u64),
+    /// Numbers are used up, by a record that somebody wrote by hand or above a number that was too large.
+    #[error(
+        "there is no number above {0} for a record: remove it (`etcdctl del`) and, with their nodes stopped, the copies in \
+         their data directories (`config`), then set anew what shall hold"
+    )]
+    NoNumber(u64),
 }
 
 impl Unchanged {
@@ -78,9 +85,12 @@ impl Unchanged {
 
 /// The number of the next record: above that of the last, or where there is none above everything that etcd has ever
 /// held, which a removed record was below; and above `above`.
-#[must_use]
-pub fn next_number(before: Option<&ConfigRecord>, revision: u64, above: u64) -> u64 {
-    before.map_or(revision, |before| before.number).max(above) + 1
+///
+/// # Errors
+/// [`Unchanged::NoNumber`].
+pub fn next_number(before: Option<&ConfigRecord>, revision: u64, above: u64) -> Result<u64, Unchanged> {
+    let last = before.map_or(revision, |before| before.number).max(above);
+    if last < CONFIG_NUMBER_MAX { Ok(last + 1) } else { Err(Unchanged::NoNumber(last)) }
 }
 
 /// The record that follows, under this number.
@@ -179,7 +189,7 @@ mod tests {
     /// Applies one change after the other; each under the next number, none of which may be refused.
     fn after(changes: &[Change]) -> ConfigRecord {
         let record = changes.iter().fold(None, |before: Option<ConfigRecord>, change| {
-            let number = next_number(before.as_ref(), 0, 0);
+            let number = next_number(before.as_ref(), 0, 0).expect("few records");
             Some(apply(before.as_ref(), number, change).expect("a change"))
         });
         record.expect("at least one")
@@ -245,13 +255,23 @@ mod tests {
     #[test]
     fn numbers_only_grow_whatever_happened_to_the_record() {
         let first = after(&[set(&[("coalesce", "1ms")], 100)]);
-        assert_eq!(next_number(Some(&first), 900, 0), 2);
+        assert_eq!(next_number(Some(&first), 900, 0), Ok(2));
         assert_eq!(
             next_number(None, 900, 0),
-            901,
+            Ok(901),
             "a removed record had a number of at most etcd's revision"
         );
-        assert_eq!(next_number(Some(&first), 900, 41), 42);
-        assert_eq!(next_number(None, 0, 0), 1);
+        assert_eq!(next_number(Some(&first), 900, 41), Ok(42));
+        assert_eq!(next_number(None, 0, 0), Ok(1));
+    }
+
+    #[test]
+    fn numbers_end_with_a_refusal() {
+        let last = next_number(None, 0, CONFIG_NUMBER_MAX - 1).expect("the largest there is");
+        assert_eq!(last, CONFIG_NUMBER_MAX);
+        let record = apply(None, last, &set(&[("coalesce", "1ms")], 50)).expect("a change");
+        assert_eq!(words(&record).0, last);
+        assert_eq!(next_number(Some(&record), 900, 0), Err(Unchanged::NoNumber(last)));
+        assert_eq!(next_number(None, 900, u64::MAX), Err(Unchanged::NoNumber(u64::MAX)));
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use orbitkv_native::clock;
 use orbitkv_shards::membership::coordinator::Failure;
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::bounds::CONFIG_RECORD_BYTES_MAX;
 use orbitkv_wire::membership::{Key, Keyspace};
 use tokio::sync::Notify;
 
@@ -15,8 +14,8 @@ use super::link::{Link, header_of};
 use super::{ANSWER_WAIT_MAX, SLEEP_MAX};
 use crate::control::policy::PolicyFollower;
 
-/// Largest answer: more than any record, so that one that is too large is refused as one.
-const ANSWER_BYTES_MAX: usize = 64 * CONFIG_RECORD_BYTES_MAX;
+/// Largest answer: more than etcd takes in for a value as a rule, so that a record that is too large is refused as one.
+const ANSWER_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 fn now() -> Moment {
     Moment(clock::boottime_ns())

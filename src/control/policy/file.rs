@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use orbitkv_native::ssd_file::DataDirLock;
 use orbitkv_wire::config::{ConfigRecord, CopyError, SEALED_BYTES_MAX, seal, unseal};
+use orbitkv_wire::identity::NodeId;
 use thiserror::Error;
 
 use crate::control::kept_file::{self, KeptFileError};
@@ -17,7 +18,7 @@ pub enum PolicyFileError {
     /// The file.
     #[error(transparent)]
     File(#[from] KeptFileError),
-    /// What it holds is not what was written.
+    /// What it holds is not what was written, or was written for another cluster.
     #[error("{}: {why}", path.display())]
     Copy {
         /// The file.
@@ -39,13 +40,14 @@ pub enum PolicyFileError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyFile {
     directory: PathBuf,
+    cluster: NodeId,
 }
 
 impl PolicyFile {
-    /// The file of a locked data directory.
+    /// The file of a locked data directory, for a node of the cluster of this name.
     #[must_use]
-    pub fn of(lock: &DataDirLock) -> PolicyFile {
-        PolicyFile { directory: lock.directory().to_owned() }
+    pub fn of(lock: &DataDirLock, cluster: NodeId) -> PolicyFile {
+        PolicyFile { directory: lock.directory().to_owned(), cluster }
     }
 
     /// The record as it was last known to be good; none if there was none yet.
@@ -55,7 +57,8 @@ impl PolicyFile {
     pub fn read(&self) -> Result<Option<(ConfigRecord, Rollouts)>, PolicyFileError> {
         let path = self.directory.join(NAME);
         let Some(bytes) = kept_file::read(&path, SEALED_BYTES_MAX)? else { return Ok(None) };
-        let record = unseal(&bytes).map_err(|why| PolicyFileError::Copy { path: path.clone(), why })?;
+        let record =
+            unseal(&bytes, self.cluster).map_err(|why| PolicyFileError::Copy { path: path.clone(), why })?;
         let understood = rollouts(&record).map_err(|why| PolicyFileError::Policy { path, why })?;
         Ok(Some((record, understood)))
     }
@@ -65,7 +68,7 @@ impl PolicyFile {
     /// # Errors
     /// [`PolicyFileError::File`].
     pub fn write(&self, record: &ConfigRecord) -> Result<(), PolicyFileError> {
-        Ok(kept_file::write(&self.directory, NAME, seal(record).as_bytes())?)
+        Ok(kept_file::write(&self.directory, NAME, seal(record, self.cluster).as_bytes())?)
     }
 }
 
@@ -83,11 +86,15 @@ mod tests {
         ConfigRecord { number, stable: Version { number, settings }, staged: None, former: None }
     }
 
+    fn cluster(name: &str) -> NodeId {
+        name.parse().expect("legal")
+    }
+
     #[test]
     fn a_copy_is_kept_replaced_and_read_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let lock = DataDirLock::acquire(directory.path()).expect("nobody else's");
-        let file = PolicyFile::of(&lock);
+        let file = PolicyFile::of(&lock, cluster("prod"));
         assert!(file.read().expect("none yet").is_none());
         for number in 1..3 {
             fs::write(directory.path().join("config.new"), b"half").expect("our own");
@@ -103,7 +110,7 @@ mod tests {
     fn a_copy_that_is_damaged_or_of_others_is_named_and_left_alone() {
         let directory = tempfile::tempdir().expect("a directory");
         let lock = DataDirLock::acquire(directory.path()).expect("nobody else's");
-        let (file, path) = (PolicyFile::of(&lock), directory.path().join(NAME));
+        let (file, path) = (PolicyFile::of(&lock, cluster("prod")), directory.path().join(NAME));
         file.write(&record(1, "3ms")).expect("room");
         let good = fs::read_to_string(&path).expect("ours");
         // Another value, and still a record.
@@ -122,6 +129,11 @@ mod tests {
         let error = file.read().expect_err("not ours").to_string();
         assert!(error.contains("/config: dram needs a restart"), "{error}");
         file.write(&record(3, "3ms")).expect("room");
+        let error = PolicyFile::of(&lock, cluster("other")).read().expect_err("not of ours").to_string();
+        assert!(
+            error.contains("/config: it is of the cluster prod, and this node is started for other"),
+            "{error}"
+        );
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).expect("ours");
         assert!(file.read().expect_err("others'").to_string().contains("has mode 0620"));
     }

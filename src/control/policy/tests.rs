@@ -87,7 +87,7 @@ impl Rig {
 fn file() -> (tempfile::TempDir, PolicyFile) {
     let directory = tempfile::tempdir().expect("a directory");
     let lock = DataDirLock::acquire(directory.path()).expect("nobody else's");
-    let file = PolicyFile::of(&lock);
+    let file = PolicyFile::of(&lock, "prod".parse().expect("legal"));
     (directory, file)
 }
 
@@ -200,6 +200,24 @@ fn a_start_without_etcd_is_from_the_copy_and_a_damaged_copy_is_not_used() {
     let view = rig.reads(Ok(Some(&record(3, "1ms").encode())));
     assert_eq!((view.version, view.copy.as_str()), (3, ""));
     assert_eq!(file.read().expect("whole").expect("kept").0, record(3, "1ms"));
+}
+
+#[test]
+fn the_copy_of_another_cluster_is_not_used() {
+    let (directory, file) = file();
+    let mut rig = Rig::of("a", file);
+    rig.reads(Ok(Some(&record(30, "1ms").encode())));
+    drop(rig);
+    let lock = DataDirLock::acquire(directory.path()).expect("nobody else's");
+    let file = PolicyFile::of(&lock, "other".parse().expect("legal"));
+    let mut rig = Rig::of("a", file.clone());
+    let view = rig.reads(Err(()));
+    assert_eq!((rig.told(), view.origin.as_str(), view.record), (vec![], "flags", 0));
+    assert!(view.copy.contains("it is of the cluster prod, and this node is started for other"), "{view:?}");
+    // Its numbers say nothing of the other's.
+    let view = rig.reads(Ok(Some(&record(2, "3ms").encode())));
+    assert_eq!((view.version, view.refused.as_str(), view.copy.as_str()), (2, "", ""));
+    assert_eq!(file.read().expect("whole").expect("kept").0, record(2, "3ms"));
 }
 
 #[test]

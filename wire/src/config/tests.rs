@@ -41,6 +41,7 @@ fn whatever_is_not_exactly_a_record_is_refused_by_name() {
         ("record 9", "record  9", "line 2"),
         ("record 9\n", "", "line 2"),
         ("record 9", "record 0", "the first record is record 1"),
+        ("record 9", "record 9223372036854775808", "no record has a number above 9223372036854775807"),
         ("record 9", "record 7", "no version is newer than the record"),
         ("stable 5\n", "", "line 3 has to be `stable`"),
         ("stable 5", "stable 8", "a number of its own"),
@@ -85,23 +86,42 @@ fn whatever_is_not_exactly_a_record_is_refused_by_name() {
     assert!(error.expect_err("too many").to_string().contains("at most 20 settings"));
 }
 
+fn cluster(name: &str) -> NodeId {
+    name.parse().expect("legal")
+}
+
 #[test]
 fn a_copy_shows_every_damage() {
-    let sealed = seal(&full());
-    assert_eq!(unseal(sealed.as_bytes()), Ok(full()));
-    assert!(sealed.len() <= SEALED_BYTES_MAX && sealed.ends_with(FULL));
+    let ours = cluster("prod");
+    let sealed = seal(&full(), ours);
+    assert_eq!(unseal(sealed.as_bytes(), ours), Ok(full()));
+    assert!(sealed.len() <= SEALED_BYTES_MAX && sealed.ends_with(&format!("\ncluster prod\n{FULL}")));
     for at in 0..sealed.len() {
         for bit in 0..8 {
             let mut bytes = sealed.clone().into_bytes();
             bytes[at] ^= 1 << bit;
-            assert_eq!(unseal(&bytes), Err(CopyError::Damaged), "bit {bit} of byte {at}");
+            assert_eq!(unseal(&bytes, ours), Err(CopyError::Damaged), "bit {bit} of byte {at}");
         }
-        assert_eq!(unseal(&sealed.as_bytes()[..at]), Err(CopyError::Damaged), "cut at {at}");
+        assert_eq!(unseal(&sealed.as_bytes()[..at], ours), Err(CopyError::Damaged), "cut at {at}");
     }
-    // A whole copy of something that is no record, as a later version may write one.
-    let later = FULL.replace("/v1", "/v2");
-    let sealed = format!("sum {}\n{later}", sum(later.as_bytes()));
-    assert!(matches!(unseal(sealed.as_bytes()), Err(CopyError::Record(ConfigError::Line { line: 1, .. }))));
+    // Whole copies of something that is no record, as a later version may write one, or of no cluster.
+    let whole = |text: &str| format!("sum {}\n{text}", sum(text.as_bytes()));
+    let later = whole(&format!("cluster prod\n{}", FULL.replace("/v1", "/v2")));
+    let error = unseal(later.as_bytes(), ours);
+    assert!(matches!(error, Err(CopyError::Record(ConfigError::Line { line: 1, .. }))));
+    for nobodys in [FULL, "cluster prod", "cluster Prod\n", "cluster \n", ""] {
+        assert_eq!(unseal(whole(nobodys).as_bytes(), ours), Err(CopyError::Damaged), "{nobodys}");
+    }
+}
+
+#[test]
+fn a_copy_is_of_one_cluster() {
+    let (ours, theirs) = (cluster("test"), cluster(&"x".repeat(64)));
+    let sealed = seal(&full(), theirs);
+    assert_eq!(unseal(sealed.as_bytes(), theirs), Ok(full()));
+    let error = unseal(sealed.as_bytes(), ours).expect_err("somebody else's");
+    assert_eq!(error, CopyError::Cluster { theirs, ours });
+    assert!(error.to_string().ends_with("x, and this node is started for test"), "{error}");
 }
 
 /// The bytes that are hashed, written down by hand.
@@ -205,7 +225,9 @@ proptest! {
         let text = record.encode();
         prop_assert_eq!(&text, &Plain::of(&record).write());
         prop_assert_eq!(ConfigRecord::decode(text.as_bytes()), Ok(record.clone()));
-        prop_assert_eq!(unseal(seal(&record).as_bytes()), Ok(record));
+        let sealed = seal(&record, cluster("prod"));
+        prop_assert!(sealed.len() <= SEALED_BYTES_MAX);
+        prop_assert_eq!(unseal(sealed.as_bytes(), cluster("prod")), Ok(record));
     }
 
     /// No bytes make the decoder panic, and what it accepts is the one encoding.
