@@ -78,7 +78,11 @@ impl Cluster {
     ///
     /// # Panics
     /// If there is no such node.
-    pub fn restart_nodes(&mut self, nodes: Range<usize>, signals: &StopSignals) -> Result<(), ClusterFailure> {
+    pub fn restart_nodes(
+        &mut self,
+        nodes: Range<usize>,
+        signals: &StopSignals,
+    ) -> Result<(), ClusterFailure> {
         for at in nodes.clone() {
             self.nodes[at] = self.spawn(at)?;
         }

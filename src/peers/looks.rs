@@ -75,7 +75,8 @@ mod tests {
         for (name, what) in [("a", 1), ("b", 2), ("a", 3), ("a", 4)] {
             looks.park(node(name), what);
         }
-        let wishes: Vec<_> = std::iter::from_fn(|| looks.poll_wish()).map(|wish| (wish.node, wish.ticket)).collect();
+        let wishes: Vec<_> =
+            std::iter::from_fn(|| looks.poll_wish()).map(|wish| (wish.node, wish.ticket)).collect();
         assert_eq!(wishes, [(node("a"), 1), (node("b"), 2), (node("a"), 3), (node("a"), 4)]);
         let looked = |name, core, purpose, ticket| {
             let asker = Asker { core: ShardIndex(core), purpose };

@@ -90,7 +90,12 @@ impl Asker {
     ///
     /// # Errors
     /// If the reader itself does not answer.
-    pub fn run(&mut self, period: Duration, stopping: &AtomicBool, asks: &Mutex<Vec<Ask>>) -> Result<(), String> {
+    pub fn run(
+        &mut self,
+        period: Duration,
+        stopping: &AtomicBool,
+        asks: &Mutex<Vec<Ask>>,
+    ) -> Result<(), String> {
         while !stopping.load(Ordering::Relaxed) {
             let due = Instant::now() + period;
             let ask = self.ask().map_err(|error| error.to_string())?;

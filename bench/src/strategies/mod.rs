@@ -239,7 +239,11 @@ mod tests {
         assert_eq!(met(&wrong), [false, true, true, true]);
         let mut invalid = trials(4, 9, 1.0);
         invalid[3].why_invalid = Some("not quiet".to_owned());
-        assert_eq!(met(&invalid), [true, false, false, false], "a trial that does not count spoils what it is compared with");
+        assert_eq!(
+            met(&invalid),
+            [true, false, false, false],
+            "a trial that does not count spoils what it is compared with"
+        );
     }
 
     #[test]
@@ -249,7 +253,8 @@ mod tests {
         all.extend(trials(2, 9, 7.0));
         let text = figures(&[1, 8, 16], &all);
         assert_eq!(text.lines().count(), 1 + 12, "{text}");
-        let hybrid = text.lines().find(|line| line.contains("16") && line.contains("hybrid  ")).expect("a row");
+        let hybrid =
+            text.lines().find(|line| line.contains("16") && line.contains("hybrid  ")).expect("a row");
         let cells: Vec<&str> = hybrid.split_whitespace().collect();
         assert_eq!((cells[4], cells.last()), ("2", Some(&"3")), "{hybrid}");
     }

@@ -210,11 +210,11 @@ mod tests {
             ended_ns: 390 * MS,
             counts: Counts::default(),
         };
-        let trial = judge(Strategy::Hybrid, &seen(&[100 * MS, 120 * MS]), &[
-            asks(40, &[1, 3, 12]),
-            asks(40, &[3, 15]),
-            asks(40, &[5]),
-        ]);
+        let trial = judge(
+            Strategy::Hybrid,
+            &seen(&[100 * MS, 120 * MS]),
+            &[asks(40, &[1, 3, 12]), asks(40, &[3, 15]), asks(40, &[5])],
+        );
         assert_eq!((trial.moved, trial.outage_ms, trial.quiet_ms), (2, 100.0, 31.0));
         assert_eq!((trial.asks_missed, trial.asks_missed_elsewhere), (5, 1), "one was before it began");
         assert_eq!((trial.asks, trial.why_invalid), (3 * 37, None));

@@ -188,7 +188,8 @@ impl View {
         let seen = self.seen.get(&node);
         let Some(entry) = entry else { return if seen.is_some() { Patch::Gone } else { Patch::Known } };
         let is_new = seen.is_none();
-        let is_known = entry.revision <= self.known || seen.is_some_and(|seen| seen.revision >= entry.revision);
+        let is_known =
+            entry.revision <= self.known || seen.is_some_and(|seen| seen.revision >= entry.revision);
         if is_known || (is_new && self.seen.len() >= MEMBERS_MAX) {
             return Patch::Known;
         }

@@ -29,7 +29,8 @@ fn symptoms(node: &Node) -> [u64; 3] {
 /// Only this one of the findings is there, with its remedy.
 fn only(node: &Node, finding: &str, remedy: &str) {
     let (_, names, words) = doctor(node);
-    let found: Vec<&str> = FINDINGS.into_iter().filter(|name| names.iter().any(|found| found == name)).collect();
+    let found: Vec<&str> =
+        FINDINGS.into_iter().filter(|name| names.iter().any(|found| found == name)).collect();
     assert_eq!(found, [finding], "{words}");
     assert!(words.contains(&format!("remedy  {remedy}")), "{words}");
 }
@@ -37,8 +38,7 @@ fn only(node: &Node, finding: &str, remedy: &str) {
 /// A number in a line of the log.
 fn field(line: &str, name: &str) -> Option<u64> {
     let rest = line.split_once(&format!(" {name}="))?.1;
-    let digits: String =
-        rest.trim_start_matches("Some(").chars().take_while(char::is_ascii_digit).collect();
+    let digits: String = rest.trim_start_matches("Some(").chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
 

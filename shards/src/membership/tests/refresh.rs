@@ -84,11 +84,9 @@ fn looked(process: &mut Process) -> Vec<Looked> {
 #[test]
 fn all_owners_move_and_each_policy_reads_what_it_says() {
     // Reads of all members, and of one.
-    for (refresh, reads) in [
-        (RefreshPolicy::Hybrid, (1, 0)),
-        (RefreshPolicy::Redirect, (0, 4)),
-        (RefreshPolicy::Lookup, (0, 4)),
-    ] {
+    for (refresh, reads) in
+        [(RefreshPolicy::Hybrid, (1, 0)), (RefreshPolicy::Redirect, (0, 4)), (RefreshPolicy::Lookup, (0, 4))]
+    {
         let mut etcd = Etcd::new(7);
         let mut process = member(refresh, &mut etcd);
         let before = process.room.figures();
@@ -197,7 +195,11 @@ fn who_looks_up_first_waits_for_a_read_that_began_after_it_wanted_one() {
     assert_eq!(answer(&mut process, &mut etcd), (0, 2));
     let members = process.told.iter().position(|effect| matches!(effect, Effect::Members(_)));
     let told = process.told.iter().position(|effect| matches!(effect, Effect::Looked(_)));
-    assert!(members.is_some() && members < told, "the new life is told before anybody goes on: {:?}", process.told);
+    assert!(
+        members.is_some() && members < told,
+        "the new life is told before anybody goes on: {:?}",
+        process.told
+    );
     assert_eq!(looked(&mut process), [of("b", &[(0, 3), (1, 1)]), of("c", &[(0, 4)])]);
     assert_eq!(epochs(&process.room.roster())[&node("b")], 2);
 }
@@ -218,7 +220,8 @@ fn a_read_that_fails_or_is_of_another_history_is_repeated_and_forgets_nobody() {
     assert!(process.room.next_deadline().is_some_and(|due| due > NOW));
     let now = NOW + seconds(3);
     process.settle(&mut etcd, now);
-    let through: Vec<_> = looked(&mut process).into_iter().map(|looked| (looked.node, looked.through)).collect();
+    let through: Vec<_> =
+        looked(&mut process).into_iter().map(|looked| (looked.node, looked.through)).collect();
     let both = BTreeMap::from([(asker(0), 1), (asker(1), 9)]);
     assert_eq!(through, [(node("b"), both), (node("c"), BTreeMap::from([(asker(1), 10)]))]);
     // What is older than something known is believed by nobody, and all is read to find out.
@@ -304,6 +307,10 @@ fn random_orders_of_answers_and_news_never_mix_two_histories() {
         process.run(&mut etcd, &mut now, seconds(4));
         let roster = process.room.roster();
         assert_eq!((epochs(&roster), roster.is_whole()), (stored(&etcd), true), "seed {seed}");
-        assert!(process.alarms().is_empty() && process.fences().is_empty(), "seed {seed}: {:?}", process.told);
+        assert!(
+            process.alarms().is_empty() && process.fences().is_empty(),
+            "seed {seed}: {:?}",
+            process.told
+        );
     }
 }
