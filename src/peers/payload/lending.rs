@@ -14,7 +14,7 @@ use orbitkv_wire::payload::{
 
 use super::super::close_code;
 use super::lent_stream::LentStream;
-use super::{Link, Payload, Surroundings};
+use super::{Heard, Link, Payload, Surroundings};
 
 /// Bytes of checksums that a turn computes: about 45 µs of it.
 const CHECKSUM_BYTES_PER_TURN: u64 = 512 * 1024;
@@ -100,6 +100,10 @@ impl Payload {
                 | Effect::Lend { at, .. }
                 | Effect::Finish { at }
                 | Effect::Stop { at, .. } => *at,
+                Effect::Behind { node, incarnation } => {
+                    self.heard.push_back(Heard::Doubt { node: *node, incarnation: *incarnation });
+                    continue;
+                }
                 Effect::Drained { reader, operation } => {
                     if let Some(sockets) = &mut self.sockets {
                         sockets.say_drained(reader, *operation);
@@ -159,7 +163,7 @@ impl Payload {
                     }
                     around.endpoint.abandon(connection, stream, cause as u32);
                 }
-                Effect::Drained { .. } => unreachable!("left out above"),
+                Effect::Behind { .. } | Effect::Drained { .. } => unreachable!("left out above"),
             }
         }
         self.tell_extents(around);
