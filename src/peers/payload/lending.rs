@@ -101,7 +101,7 @@ impl Payload {
                 | Effect::Finish { at }
                 | Effect::Stop { at, .. } => *at,
                 Effect::Behind { node, incarnation } => {
-                    self.heard.push_back(Heard::Doubt { node: *node, incarnation: *incarnation });
+                    self.heard.push_back(Heard::Behind { node: *node, incarnation: *incarnation });
                     continue;
                 }
                 Effect::Drained { reader, operation } => {
