@@ -125,6 +125,14 @@ pub enum Effect {
         /// Why.
         cause: StopCause,
     },
+    /// A member believes in a later epoch of this node than the one that serves: read membership anew; the room waits for
+    /// nothing.
+    Behind {
+        /// This node.
+        node: NodeId,
+        /// The life that may be over.
+        incarnation: Incarnation,
+    },
     /// Answer a Released on the peer socket that it came from.
     Drained {
         /// Whose socket.
@@ -266,6 +274,11 @@ impl Grants {
         self.figures.asked[usize::from(authorize.attempt as u8)] += authorize.residences.len() as u64;
         if let Err(refusal) = self.admit(at.connection, authorize, life) {
             self.figures.on_refused(refusal);
+            if let Refusal::StaleEpoch { epoch, incarnation } = refusal
+                && authorize.binding.source.epoch > epoch
+            {
+                self.effects.push_back(Effect::Behind { node: self.settings.node, incarnation });
+            }
             self.say(at, tag, operation, FromSource::Refused(refusal));
             self.effects.push_back(Effect::Finish { at });
             return self.assert_invariants();

@@ -69,6 +69,7 @@ impl Peers {
                     self.letters.extend(others.map(|core| (usize::from(core), letter())));
                 }
                 Heard::Doubt { node, incarnation } => self.on_another_life(node, incarnation),
+                Heard::Behind { node, incarnation } => self.on_behind(node, incarnation),
             }
         }
     }
@@ -77,6 +78,13 @@ impl Peers {
     pub(super) fn on_another_life(&mut self, node: NodeId, incarnation: Incarnation) {
         if self.doubts.add(Doubt { node, incarnation, cause: DoubtCause::Life }) {
             tracing::info!(core = self.shard.0, %node, %incarnation, "superseded");
+        }
+    }
+
+    /// A member believes in a later epoch of this node than its own.
+    pub(super) fn on_behind(&mut self, node: NodeId, incarnation: Incarnation) {
+        if self.doubts.add(Doubt { node, incarnation, cause: DoubtCause::Life }) {
+            tracing::warn!(core = self.shard.0, %node, %incarnation, "a member asks for a later epoch of this node");
         }
     }
 }

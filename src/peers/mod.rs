@@ -486,6 +486,7 @@ impl Peers {
                     tracing::debug!(core = self.shard.0, %cause, "an inventory session ends at its source");
                     self.close(connection, now);
                 }
+                PublisherEffect::Behind { node, incarnation } => self.on_behind(node, incarnation),
                 PublisherEffect::WantPermit(ticket) => self.ask_permit(Pool::Served, ticket, true, now),
                 PublisherEffect::ReturnPermit(ticket) => self.ask_permit(Pool::Served, ticket, false, now),
             }

@@ -206,3 +206,28 @@ fn each_refresh_policy_finds_a_successor_that_the_watch_is_late_to_tell_of() {
         }
     }
 }
+
+#[test]
+fn a_node_that_is_asked_for_a_later_epoch_of_its_own_reads_etcd_and_begins_another_life() {
+    let etcd = Etcd::start();
+    let second = order("b", free_port(), &etcd).start();
+    knows_all(&second, 1);
+    // Of etcd it hears nothing by its watch.
+    let first = order("a", free_port(), &etcd).argument("--watch-lag").argument("300s").start();
+    knows_all(&first, 2);
+    knows_all(&second, 2);
+    let mut record = record_of(&etcd, "a");
+    (record.epoch, record.incarnation.0) = (9, [9; 16]);
+    etcd.ctl(&["put", "/orbitkv/v2/test/members/a", &record.encode()]);
+    let page = first.await_metadata("it has another life", |page| page.epoch == Some(10));
+    assert_eq!((page.membership.fences, page.membership.rereads), (1, 1), "{:#?}", page.membership);
+    let told = "a member asks for a later epoch of this node";
+    assert_eq!(first.stderr().matches(told).count(), 1, "{}", first.stderr());
+    assert!(!second.stderr().contains(told));
+    knows_all(&second, 2);
+    let [mut saver, mut other] = savers([&first, &second]);
+    let saved = keys(10);
+    saver.save(&saved);
+    await_installed(&first, &second);
+    other.check_ready(&saved);
+}

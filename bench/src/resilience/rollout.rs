@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
+use super::Given;
 use super::figures::{COST_MAX, Figure};
 use super::rows::{DEADLINE, Row, blocks, quiet};
-use super::stage::{READER, Stage};
+use super::stage::{READER, Scene, Stage};
 use crate::profile::Profile;
 use crate::streams::pause;
 use crate::{Failure, processes};
@@ -209,13 +210,14 @@ impl Mistakes {
 }
 
 /// Settings change, and one of them is wrong.
-pub fn configuration(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
+pub fn configuration(given: &Given<'_>) -> Result<Row, Failure> {
+    let Given { profile, signals, .. } = *given;
     let count = blocks(profile) / 2;
     let share = first_share();
     let percent = share.to_string();
     let mut seen = Mistakes::default();
     for way in [0, 1, 1, 0] {
-        let mut stage = Stage::start(NODES, &[], signals)?;
+        let mut stage = Stage::start(&Scene::of(NODES, &[]), signals)?;
         let operator = Operator::of(&stage)?;
         let orders = if way == 0 { [true, false] } else { [false, true] };
         for (generation, is_written) in (1..).zip(orders) {

@@ -53,19 +53,18 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// Takes a doubt in; whether the members must be read for it.
-    pub fn note(&mut self, doubt: Doubt, view: &View) -> bool {
+    /// Takes a doubt in.
+    pub fn note(&mut self, doubt: Doubt, view: &View) {
         let Doubt { node, incarnation, cause } = doubt;
-        let Some(record) = view.record(node) else { return false };
+        let Some(record) = view.record(node) else { return };
         let known = self.lives.get(&(node, cause)).map(|life| life.0);
         // A doubt about an older life is late, and what is known of the present one stays.
         if known == Some(incarnation) || known == Some(record.incarnation) {
-            return false;
+            return;
         }
         self.lives.insert((node, cause), (incarnation, Stage::Noted));
         // The watch may have been faster.
         self.settle(view);
-        self.wants_read()
     }
 
     /// Whether there is a doubt that no read was begun for.

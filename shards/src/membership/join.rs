@@ -175,7 +175,12 @@ impl Membership {
         self.figures.snapshots += 1;
         self.doubts.on_read(&self.view);
         // What was doubted after the question had been sent needs another one.
-        self.read_wanted = self.settings.refresh == RefreshPolicy::Hybrid && self.doubts.wants_read();
+        self.read_wanted = match self.settings.refresh {
+            RefreshPolicy::Hybrid => self.doubts.wants_read(),
+            RefreshPolicy::Redirect | RefreshPolicy::Lookup => {
+                self.doubts.wants_read_of(self.settings.applicant.node)
+            }
+        };
         self.sight = Sight::Clear;
         self.tell_flaws();
         self.tell_members();

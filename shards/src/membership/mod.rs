@@ -268,13 +268,14 @@ impl Membership {
     /// Somebody contradicts what is known of a member: it is read anew, as the policy says.
     pub fn on_doubt(&mut self, doubt: Doubt, now: Moment) {
         self.check_deadline(now);
-        let is_open = self.doubts.note(doubt, &self.view);
-        match self.settings.refresh {
-            RefreshPolicy::Hybrid => self.read_wanted |= is_open,
-            RefreshPolicy::Redirect | RefreshPolicy::Lookup => {
-                if self.doubts.wants_read_of(doubt.node) {
-                    self.looks.want(doubt.node, None);
-                }
+        self.doubts.note(doubt, &self.view);
+        // Whether its own life is over a node sees in all that there is.
+        let reads_all =
+            self.settings.refresh == RefreshPolicy::Hybrid || doubt.node == self.settings.applicant.node;
+        if self.doubts.wants_read_of(doubt.node) {
+            match reads_all {
+                true => self.read_wanted = true,
+                false => self.looks.want(doubt.node, None),
             }
         }
         self.proceed(now);

@@ -18,7 +18,7 @@ use orbitkv_wire::payload::{
 
 use super::super::close_code;
 use super::lent_stream::LentStream;
-use super::{Link, Payload, Surroundings};
+use super::{Heard, Link, Payload, Surroundings};
 
 /// Bytes of checksums that a turn computes: about 45 µs of it.
 const CHECKSUM_BYTES_PER_TURN: u64 = 512 * 1024;
@@ -141,6 +141,10 @@ impl Payload {
                 | Effect::Lend { at, .. }
                 | Effect::Finish { at }
                 | Effect::Stop { at, .. } => *at,
+                Effect::Behind { node, incarnation } => {
+                    self.heard.push_back(Heard::Behind { node: *node, incarnation: *incarnation });
+                    continue;
+                }
                 Effect::Drained { reader, operation } => {
                     if let Some(sockets) = &mut self.sockets {
                         sockets.say_drained(reader, *operation);
@@ -203,7 +207,7 @@ impl Payload {
                     self.egress.on_over(at);
                     around.endpoint.abandon(connection, stream, cause as u32);
                 }
-                Effect::Drained { .. } => unreachable!("left out above"),
+                Effect::Behind { .. } | Effect::Drained { .. } => unreachable!("left out above"),
             }
         }
         self.tell_extents(around);

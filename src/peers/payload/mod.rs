@@ -88,12 +88,14 @@ struct PendingDial {
 /// An operation that is not written yet: on which connection, what will be read of it, and its frame.
 type Unasked = (fetcher::ConnectionId, Asked, Vec<u8>);
 
-/// What a source has said of a life of its node.
+/// What a peer has said of a life of a node.
 pub(super) enum Heard {
     /// It is over.
     Exclude { node: NodeId, incarnation: Incarnation },
     /// It is not what it is taken for.
     Doubt { node: NodeId, incarnation: Incarnation },
+    /// It is ours, and has a successor.
+    Behind { node: NodeId, incarnation: Incarnation },
 }
 
 /// One payload connection.

@@ -71,27 +71,39 @@ fn a_batch_is_refused_whole_by_who_may_not_answer_it() {
     assert!(rig.save(0, 1, BLOCK));
     let here = rig.live(0, 1, Medium::Dram).unwrap();
     let successor = Incarnation([8; 16]);
-    for (life, refusal) in [
-        (Life::Fenced, Refusal::LeaseExpired),
+    // And whether it is told that it may be the one who is behind.
+    for (life, refusal, behind) in [
+        (Life::Fenced, Refusal::LeaseExpired, 0),
         (
             Life::Serving { epoch: EPOCH + 1, incarnation: successor },
             Refusal::StaleEpoch { epoch: EPOCH + 1, incarnation: successor },
+            0,
         ),
         (
             Life::Serving { epoch: EPOCH, incarnation: successor },
             Refusal::StaleEpoch { epoch: EPOCH, incarnation: successor },
+            0,
+        ),
+        (
+            Life::Serving { epoch: EPOCH - 1, incarnation: successor },
+            Refusal::StaleEpoch { epoch: EPOCH - 1, incarnation: successor },
+            1,
         ),
     ] {
         rig.life = life;
+        rig.effects.clear();
         assert_eq!(rig.ask(1, Transport::Quic, &[here]).1, FromSource::Refused(refusal));
         assert!(matches!(rig.effects.last(), Some(Effect::Finish { .. })));
+        let told = Effect::Behind { node: source().node, incarnation: successor };
+        assert_eq!(rig.effects.iter().filter(|effect| **effect == told).count(), behind, "{life:?}");
+        assert!(rig.effects.len() == 2 + behind, "{:?}", rig.effects);
     }
     rig.life = Life::Serving { epoch: EPOCH, incarnation: source().incarnation };
     let off = FromSource::Refused(Refusal::TransportOff);
     assert_eq!(rig.ask(1, Transport::Shm, &[here]).1, off, "nobody has proved to be on this host");
     assert_eq!(rig.rig.shard.pins(), 0);
     let figures = rig.grants.figures();
-    assert_eq!((figures.lease_expired, figures.stale_epoch, figures.transport_off), (1, 2, 1));
+    assert_eq!((figures.lease_expired, figures.stale_epoch, figures.transport_off), (1, 3, 1));
 }
 
 #[test]

@@ -65,6 +65,13 @@ pub enum PublisherEffect {
         /// Why.
         cause: CloseCause,
     },
+    /// A member believes in a later epoch of this node than this one: read membership anew; the room waits for nothing.
+    Behind {
+        /// This node.
+        node: NodeId,
+        /// The life that may be over.
+        incarnation: Incarnation,
+    },
     /// A snapshot permit is wanted from the pool on shard 0.
     WantPermit(PermitTicket),
     /// A wish for a permit has ended, granted or not.

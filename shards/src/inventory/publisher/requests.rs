@@ -88,6 +88,7 @@ impl Publisher {
         }
         let frame_bytes_max = self.check_open(id, &open, head).map_err(CloseCause::Protocol)?;
         if let Some(refusal) = self.refusal(&open) {
+            self.tell_behind(&open);
             self.refuse(id, Tag(header.tag), refusal, head);
             return Err(CloseCause::Refused(refusal));
         }
@@ -142,6 +143,14 @@ impl Publisher {
         source.node == self.local.node
             && source.epoch == self.local.epoch
             && source.incarnation == self.local.incarnation
+    }
+
+    /// Whoever believes in a later epoch of a node that has one may know more than the node itself.
+    fn tell_behind(&mut self, open: &Open) {
+        let (source, Local { node, epoch, incarnation, .. }) = (&open.binding.source, self.local);
+        if self.life == Life::Registered && source.node == node && source.epoch > epoch {
+            self.effect(PublisherEffect::Behind { node, incarnation });
+        }
     }
 
     /// Why the session is not to be, if so. Both memberships are checked.

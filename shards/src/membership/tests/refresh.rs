@@ -314,3 +314,35 @@ fn random_orders_of_answers_and_news_never_mix_two_histories() {
         );
     }
 }
+
+#[test]
+fn a_node_that_hears_of_a_later_epoch_of_its_own_reads_all_and_ends_if_etcd_has_one() {
+    for refresh in [RefreshPolicy::Hybrid, RefreshPolicy::Redirect, RefreshPolicy::Lookup] {
+        for is_replaced in [false, true] {
+            let mut etcd = Etcd::new(7);
+            let mut process = member(refresh, &mut etcd);
+            let incarnation = process.room.local().expect("a member").incarnation;
+            let by = Incarnation([9; 16]);
+            if is_replaced {
+                let value = record("a", 100, 5, 9).encode().into_bytes();
+                etcd.write(&[Write::Put(Key::Member(node("a")), value, None)]);
+            }
+            let own = Doubt { node: node("a"), incarnation, cause: DoubtCause::Life };
+            for _ in 0..3 {
+                process.room.on_doubt(own, NOW);
+            }
+            process.pump();
+            assert!(
+                process.fences().is_empty() && process.look.is_none(),
+                "it is heard, and decides nothing"
+            );
+            assert!(process.exchange(&mut etcd, Fate::Answered, NOW));
+            let replaced = FenceCause::Replaced { by, epoch: 5 };
+            assert_eq!(process.fences(), vec![&replaced; usize::from(is_replaced)], "{refresh:?}");
+            assert_eq!(process.room.figures().rereads, 1);
+            process.room.on_doubt(own, NOW);
+            process.pump();
+            assert!(is_replaced || process.question.is_none(), "etcd has said what it is");
+        }
+    }
+}

@@ -369,6 +369,8 @@ impl Rig {
                     end.closed.push(cause);
                     self.cut(connection);
                 }
+                // Members are told by the test.
+                PublisherEffect::Behind { .. } => {}
                 PublisherEffect::WantPermit(ticket) => {
                     end.permits.request(Applicant { shard: ShardIndex(0), ticket }).expect("there is room");
                 }

@@ -52,7 +52,7 @@ fn an_owner_with_nothing_in_scope_sends_a_committed_empty_view() {
 fn what_is_not_for_this_source_or_from_no_member_is_refused_by_name() {
     type Change = fn(&mut Open, &mut Rig);
     let table: &[(Change, OpenRefusal)] = &[
-        (|open, _| open.binding.source.epoch += 1, OpenRefusal::WrongSource),
+        (|open, _| open.binding.source.epoch -= 1, OpenRefusal::WrongSource),
         (|open, _| open.binding.source.incarnation = Incarnation([3; 16]), OpenRefusal::WrongSource),
         (|open, _| open.binding.source.node = node(3), OpenRefusal::WrongSource),
         (|open, _| open.binding.source.shard = ShardIndex(1), OpenRefusal::WrongShard),
@@ -75,6 +75,31 @@ fn what_is_not_for_this_source_or_from_no_member_is_refused_by_name() {
         assert_eq!(refused(&mut rig, id), Some((*expected, rig.members.revision)));
         assert_eq!(rig.publisher.figures().refusals[expected], 1);
         assert_eq!(rig.publisher.figures().protocol_errors, 0);
+        assert_eq!(rig.behind, 0);
+    }
+}
+
+#[test]
+fn whoever_believes_in_a_later_epoch_is_refused_and_has_the_source_look_at_itself() {
+    type Change = fn(&mut Open, &mut Rig);
+    let table: &[(Change, u32)] = &[
+        (|_, _| {}, 1),
+        // Of another node; of the epoch it is in, of an earlier one; and by one whose life is over.
+        (|open, _| open.binding.source.node = node(3), 0),
+        (|open, _| open.binding.source.epoch -= 1, 0),
+        (|open, _| open.binding.source.epoch -= 2, 0),
+        (|_, rig| rig.publisher.on_fenced(rig.now), 0),
+    ];
+    for (number, (change, behind)) in table.iter().enumerate() {
+        let mut rig = Rig::new(small());
+        let mut open = rig.opening(1, &Scope::All);
+        open.binding.source.epoch += 1;
+        open.binding.source.incarnation = Incarnation([3; 16]);
+        change(&mut open, &mut rig);
+        let id = rig.connect(1, open, None);
+        rig.settle();
+        assert!(refused(&mut rig, id).is_some());
+        assert_eq!(rig.behind, *behind, "{number}");
     }
 }
 

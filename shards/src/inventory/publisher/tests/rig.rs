@@ -185,6 +185,8 @@ pub struct Rig {
     /// Frames on their way to receivers; held while it is not `prompt`.
     pub transit: Vec<(ConnectionId, Vec<u8>)>,
     pub closed: Vec<(ConnectionId, CloseCause)>,
+    /// How often it was said that a member knows a later epoch.
+    pub behind: u32,
     pub now: Moment,
     /// Receivers acknowledge at once what they hear.
     pub prompt_acks: bool,
@@ -207,6 +209,7 @@ impl Rig {
             receivers: BTreeMap::new(),
             transit: Vec::new(),
             closed: Vec::new(),
+            behind: 0,
             now: Moment(1_000_000_000),
             prompt_acks: true,
             draws: 0,
@@ -299,6 +302,10 @@ impl Rig {
                     self.transit.push((connection, [&header[..], &body].concat()));
                 }
                 PublisherEffect::Close { connection, cause } => self.closed.push((connection, cause)),
+                PublisherEffect::Behind { node, incarnation } => {
+                    assert_eq!((node, incarnation), (local().node, local().incarnation));
+                    self.behind += 1;
+                }
                 PublisherEffect::WantPermit(ticket) => {
                     self.permits.request(Applicant { shard: SHARD, ticket }).unwrap();
                 }

@@ -51,6 +51,8 @@ impl World {
                     self.network.close(name, Side::Source, &mut self.schedule);
                     self.end_session(name, Side::Source);
                 }
+                // Its control follows a watch that tells everything sooner or later.
+                PublisherEffect::Behind { .. } => {}
                 PublisherEffect::WantPermit(ticket) => permit(self, Mail::Want(Pool::Served, shard, ticket)),
                 PublisherEffect::ReturnPermit(ticket) => {
                     permit(self, Mail::Return(Pool::Served, shard, ticket))
