@@ -82,7 +82,9 @@ fn what_is_set_holds_on_every_core_and_is_what_the_node_does() {
     let etcd = Etcd::start();
     let first = order("a", free_port(), &etcd).two_shards().start();
     let second = order("b", free_port(), &etcd).two_shards().start();
-    [&first, &second].map(|node| knows_all(node, 2));
+    for node in [&first, &second] {
+        knows_all(node, 2);
+    }
     let mut saver = Saver::connect(&first.socket(), "engine");
     assert_eq!(first.metadata().config.origin, "flags");
     let slow = change(&etcd, &["set", "coalesce=5ms", "breaker=80", "call-budget=0.5s", "log=debug"]);
