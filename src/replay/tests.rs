@@ -99,6 +99,7 @@ fn nodes_that_know_nothing_of_each_other_reach_their_own_bound_exactly() {
             block_bytes,
             speed: 0.0,
             spread,
+            announced: 0,
             connect_wait: Duration::from_secs(5),
         };
         replay(&generate(300, 11), &settings, &mut |_| ControlFlow::Continue(())).unwrap()
