@@ -41,7 +41,12 @@ impl Fetcher {
         match next {
             Next::Paced(until) => {
                 self.paced_until = Some(until);
-                self.paced.begin(now);
+                // While somebody waits the rate holds back nothing else.
+                if self.demand_waits() {
+                    self.paced.begin(now);
+                } else {
+                    self.paced.end(now);
+                }
             }
             Next::Of(_) | Next::Nothing => {
                 self.paced_until = None;

@@ -53,7 +53,7 @@ impl Fetcher {
     }
 
     /// Whether anything that somebody waits for has not been asked for.
-    fn demand_waits(&self) -> bool {
+    pub(super) fn demand_waits(&self) -> bool {
         let waits = |turn: &Turn| !is_background(*turn);
         self.unplaced.first().is_some_and(waits)
             || self.lines.values().any(|line| line.queue.first().is_some_and(waits))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::rig::*;
 use crate::fetcher::*;
 use crate::flow::pacing::Rate;
+use crate::resilience::gate::Class;
 
 const KIB: u64 = 1024;
 
@@ -156,6 +157,25 @@ fn a_rate_holds_nothing_up_that_comes_over_shared_memory() {
     let spent = rig.asked.values().map(|asked| asked.authorize.residences.len()).sum::<usize>();
     assert_eq!(spent, 3);
     assert!(rig.room.figures().paced <= Duration::from_millis(1));
+}
+
+#[test]
+fn what_nobody_waits_for_keeps_the_rate_and_is_not_counted_as_held_back() {
+    let mut rig = paced(1024 * KIB);
+    let bytes = 64 * KIB;
+    for (copy, name) in [(1, "a"), (2, "b")] {
+        let ahead = Order { class: Class::Background, ..order(copy, bytes) };
+        rig.begin_within(ahead, &[Candidate { bytes: bytes as u32, ..at(name) }], 60_000);
+    }
+    rig.connect();
+    assert_eq!(rig.room.figures().operations, 1, "a burst");
+    rig.pass(100);
+    assert_eq!((rig.room.figures().operations, rig.room.figures().paced), (2, Duration::ZERO));
+    begin_large(&mut rig, 3, "c");
+    rig.connect();
+    rig.pass(100);
+    assert_eq!(rig.room.figures().operations, 3);
+    assert!(rig.room.figures().paced > Duration::from_millis(10), "{:?}", rig.room.figures().paced);
 }
 
 #[test]
