@@ -236,6 +236,8 @@ fn a_stage_is_for_its_nodes_and_grows_until_all_have_it() {
     let middle = places[1].to_string();
     let dry = done(config(&etcd, &["set", "coalesce=3ms", "breaker=90", "--stage", &middle, "--dry-run"]));
     assert!(dry.stdout.contains(&format!("share {middle}\nbreaker 90\ncoalesce 3ms")), "{dry:#?}");
+    let whom = format!("for places below {middle} of 100, 1 of these 3 nodes; version {base} for all others");
+    assert!(dry.stdout.contains(&whom), "{dry:#?}");
     assert!(etcd.value(KEY).contains(&format!("record {base}\n")), "a dry run writes nothing");
     let staged = change(&etcd, &["set", "coalesce=3ms", "breaker=90", "--stage", &middle]);
     versions([staged, base, base]);
