@@ -54,6 +54,8 @@ pub struct Rooms {
     pub metadata_queue_bytes: u64,
     /// Samples of visibility.
     pub visibility_bytes: u64,
+    /// Recorded turns.
+    pub turns_bytes: u64,
 }
 
 /// One line of the bill.
@@ -120,7 +122,7 @@ impl Bill {
         let charged = format!("{} slots a shard", charged_slots_max(settings.dram_slice_bytes));
         let blocks_remedy = "lower --dram or --ssd: fewer blocks need smaller tables";
         let fewer_shards = "lower --shards";
-        let lines: [(&'static str, u64, String, &'static str); 16] = [
+        let lines: [(&'static str, u64, String, &'static str); 17] = [
             (ARENA, settings.dram_slice_bytes, slice(settings.dram_slice_bytes), "lower --dram"),
             ("journal", rooms.journal_bytes, slice(settings.journal_slice_bytes), "lower --journal"),
             ("drop memory", rooms.drop_memory_bytes, "ended residences".to_owned(), fewer_shards),
@@ -152,6 +154,7 @@ impl Bill {
                 "for a measurement".to_owned(),
                 "lower --visibility-samples",
             ),
+            ("recorded turns", rooms.turns_bytes, "for a measurement".to_owned(), "leave out --trace-turns"),
         ];
         let mut items: Vec<BillItem> = lines
             .into_iter()

@@ -15,3 +15,4 @@ pub mod peers;
 pub mod quantity;
 pub mod replay;
 pub mod settings;
+pub mod turns;

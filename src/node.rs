@@ -24,8 +24,9 @@ use orbitkv_shards::eviction::DramPolicy;
 use orbitkv_shards::journal::{self, JournalSettings};
 use orbitkv_shards::namespaces;
 use orbitkv_shards::residents::Residents;
+use orbitkv_shards::retention::Retention;
 use orbitkv_shards::segment_log::{SegmentLogSettings, table_memory_bytes};
-use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, Shard, ShardSettings};
+use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, PrefetchSettings, Shard, ShardSettings};
 use orbitkv_shards::slab::{Slab, SlabSettings};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
@@ -44,6 +45,8 @@ use crate::engine::{CONNECTIONS_MAX, Connection, EngineHub, Greeting};
 use crate::exit::Exit;
 use crate::peers::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, Peers, PeersSettings, samples_bytes};
 use crate::settings::{ArenaPages, DeviceCores, Idle, Machine, NodeSettings};
+use crate::turns;
+use crate::turns::recorder::Trace;
 
 /// Ended residences one shard remembers.
 const DROP_MEMORY_ENTRIES: usize = 16_384;
@@ -51,6 +54,10 @@ const DROP_MEMORY_ENTRIES: usize = 16_384;
 /// Failed reads in a row after which a shard's SSD tier is off: more than one segment holds of usual blocks,
 /// so that one bad place is no reason.
 const READ_FAILURES_IN_A_ROW_MAX: u32 = 1_024;
+
+/// Failed writes in a row after which it is. Its breaker opens before that; then two pauses pass between two probes, so
+/// with the usual pause this is more than a minute without one write that succeeds.
+const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 64;
 
 /// Bytes that one leased or reserved slot takes in the tables.
 const LEASED_SLOT_BYTES: u64 = 128;
@@ -202,7 +209,8 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         journal_bytes: journal::table_bytes(&journal) as u64,
         drop_memory_bytes: drop_memory::table_bytes(DROP_MEMORY_ENTRIES) as u64,
         resident_bytes: Residents::table_bytes(blocks),
-        eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64,
+        // Of a member, once more for blocks that peers have sent.
+        eviction_bytes: DramPolicy::table_bytes(blocks as usize) as u64 * (1 + u64::from(cluster.is_some())),
         slab_bytes: Slab::table_bytes(&slab),
         segment_log_bytes: log.unwrap_or(0),
         ssd_ring_bytes: match settings.ssd_slice_bytes {
@@ -219,6 +227,7 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         metadata_queue_bytes: cluster
             .map_or(0, |cluster| PeersSettings::queue_bytes(settings.shards, cluster.receive_slice_bytes)),
         visibility_bytes: cluster.map_or(0, |cluster| samples_bytes(cluster.visibility_samples)),
+        turns_bytes: if settings.trace_turns { Trace::table_bytes(settings.shards) } else { 0 },
     };
     Bill::of(settings, &rooms)
 }
@@ -251,7 +260,12 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         waiting_max: WAITING_MAX,
         blocks_max: blocks_max(settings),
         read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
+        write_failures_in_a_row_max: WRITE_FAILURES_IN_A_ROW_MAX,
+        device_guard: settings.device_guard,
         life_slice_entries: LIFE_SLICE_ENTRIES,
+        prefetch: PrefetchSettings::of_slice(settings.dram_slice_bytes, settings.prefetch_percent),
+        // Nobody sends a standalone node anything.
+        retention: settings.cluster.as_ref().map_or(Retention::Keep, |cluster| cluster.retention),
         audit_interval: settings.audit_interval,
     }
 }
@@ -491,7 +505,12 @@ impl Seat {
         if let Some(&core) = placement.shard_cores.get(index) {
             affinity::pin_current_thread(core).map_err(core_error)?;
         }
-        let shard = Shard::new(shard_settings(&self.settings, self.greeting.incarnation, self.shard))?;
+        let mut shard = Shard::new(shard_settings(&self.settings, self.greeting.incarnation, self.shard))?;
+        let mut hub = EngineHub::new(ShardIndex(self.shard), self.greeting, self.connections_max);
+        if self.settings.trace_turns {
+            shard.watch_stages();
+            hub.trace = Trace::with_room(turns::share(self.settings.shards, self.shard));
+        }
         let device = match &self.file {
             None => None,
             Some(file) => {
@@ -524,7 +543,7 @@ impl Seat {
         };
         let parts = CoreParts {
             shard,
-            hub: EngineHub::new(ShardIndex(self.shard), self.greeting, self.connections_max),
+            hub,
             mail: self.mail,
             arena: self.arena,
             device,

@@ -8,9 +8,11 @@ mod arguments;
 mod cluster;
 mod config_file;
 mod etcd;
+mod flow;
 mod guard;
 mod machine;
 mod placement;
+mod policy;
 mod refusal;
 mod token;
 mod values;
@@ -21,18 +23,23 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use arguments::{ArenaPages, Idle, LayoutChoice, NodeArgs, RefreshChoice, RoutePolicy, SsdBackend};
+pub use arguments::{
+    ArenaPages, Idle, LayoutChoice, NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SsdBackend,
+};
 pub use cluster::{ClusterSettings, INDEX_SLICE_BYTES_MIN};
 pub use etcd::{EtcdFiles, EtcdSettings, read_file};
+pub use flow::PeerRates;
 pub use guard::PeerGuard;
 pub use machine::Machine;
 pub use placement::{DeviceCores, Placement, SHARDS_MAX};
+pub use policy::{CHANGEABLE, LogLevel, Overrides, Policy, PolicyError, Rollouts, rollouts};
 pub use refusal::SettingsError;
 pub use token::Token;
 pub use values::{CoreList, HttpBind, is_node_id};
 
 use orbitkv_native::engine_socket::SOCKET_PATH_BYTES_MAX;
 use orbitkv_native::ssd_ring::DEVICE_DEPTH_MAX;
+use orbitkv_shards::shard::DeviceGuardSettings;
 
 use crate::quantity::{ByteSize, GIB, MIB, Span};
 use refusal::refused;
@@ -55,6 +62,9 @@ const SSD_DEPTH_DEFAULT: u32 = 32;
 const AUDIT_DEFAULT: Duration = Duration::from_secs(1);
 /// What a shard may be asked to do at most: it shares its core with engines.
 const AUDIT_MIN: Duration = Duration::from_millis(10);
+/// What is announced is mostly acquired soon; three quarters are for what nobody has announced.
+const PREFETCH_DEFAULT: u32 = 25;
+const PREFETCH_MAX: u32 = 50;
 const JOURNAL_DEFAULT: ByteSize = ByteSize(16 * MIB);
 const HTTP_DEFAULT: HttpBind =
     HttpBind::At(std::net::SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 7070)));
@@ -90,6 +100,12 @@ pub struct NodeSettings {
     pub ssd_depth: u32,
     /// Pause of a shard between two blocks on SSD that it reads again; none if it reads none.
     pub audit_interval: Option<Duration>,
+    /// Whether cores record what they do.
+    pub trace_turns: bool,
+    /// When the SSD is left alone for a while.
+    pub device_guard: DeviceGuardSettings,
+    /// Share of DRAM, and of the payload on its way from peers, for what engines have announced, in percent.
+    pub prefetch_percent: u32,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -152,6 +168,9 @@ impl NodeSettings {
             ssd_slice_bytes,
             ssd_depth: ssd_depth(args)?,
             audit_interval: audit_interval(args)?,
+            trace_turns: args.trace_turns == Some(true),
+            device_guard: guard::device(args)?,
+            prefetch_percent: prefetch_percent(args)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,
@@ -308,6 +327,15 @@ fn audit_interval(args: &NodeArgs) -> Result<Option<Duration>, SettingsError> {
             Err(refused("--audit", span, bound, "use --audit 1s"))
         }
     }
+}
+
+fn prefetch_percent(args: &NodeArgs) -> Result<u32, SettingsError> {
+    let percent = args.prefetch.unwrap_or(PREFETCH_DEFAULT);
+    if percent <= PREFETCH_MAX {
+        return Ok(percent);
+    }
+    let bound = format!("must be 0 to {PREFETCH_MAX}: the rest is for what engines wait for");
+    Err(refused("--prefetch", percent, bound, format!("use --prefetch {PREFETCH_MAX}, or 0 for none")))
 }
 
 fn http_notice(http: HttpBind, token_file: Option<&Path>) -> Option<String> {

@@ -1,5 +1,6 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
+mod ablation;
 mod bootstrap;
 mod churn;
 mod clock;
@@ -11,18 +12,24 @@ mod index;
 mod isolation;
 mod local;
 mod machine;
+mod own_network;
+mod pacing;
 mod page;
 mod payload;
 mod peer;
 mod processes;
 mod profile;
+mod recording;
 mod report;
 mod resampling;
 mod resilience;
 mod routing;
+mod scale;
+mod soak;
 mod statistics;
 mod strategies;
 mod streams;
+mod timeline;
 mod visibility;
 
 use std::error::Error;
@@ -43,6 +50,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Measurement {
+    /// What was chosen against what was not: the same work by several means in turns, and what a rule fixed before says.
+    Ablation(ablation::AblationArgs),
     /// How long a node that joins late takes until it has all that the others have, and what they send it for that.
     Bootstrap(bootstrap::BootstrapArgs),
     /// Changes of all owners of a cluster at a sustained rate: how soon each is seen, what waits, and that all ends alike.
@@ -59,6 +68,8 @@ enum Measurement {
     Isolation(isolation::IsolationArgs),
     /// One node against the physics of this machine: memcpy, fio, a bare ring loop, an empty round trip.
     Local(local::LocalArgs),
+    /// What a bound on a source's egress does for a reader of single blocks, while another reads all it can.
+    Pacing(pacing::PacingArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
     /// How soon a request is ready whose blocks two peers have, one of which is held back: routes as planned against the
@@ -66,10 +77,16 @@ enum Measurement {
     Routing(routing::RoutingArgs),
     /// What each pattern against failing peers costs on a quiet day and gains on a failing one, on real processes.
     Resilience(resilience::ResilienceArgs),
+    /// What the stage timeline of requests and turns costs the node that records it.
+    Timeline(timeline::TimelineArgs),
     /// What it costs to find out that owners have begun other lives: look them up first, be redirected, or read the map again.
     Strategies(strategies::StrategiesArgs),
     /// One page a person can read, with its drawings, from the results in a directory.
     Report(page::ReportArgs),
+    /// How far a cluster goes: nodes, residences, bursts, repeated keys and namespaces, one at a time, and what is beyond.
+    Scale(scale::ScaleArgs),
+    /// Hours of saving and restoring with every byte compared, and of faults in a seeded order, in bounded memory.
+    Soak(soak::SoakArgs),
     /// How soon a change at one node is visible at all others: clusters of real nodes, exact sequences, one clock.
     Visibility(visibility::VisibilityArgs),
     /// One end of a bulk stream of stock `quinn`: what `peer` starts and is measured against.
@@ -79,6 +96,7 @@ enum Measurement {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().measurement {
+        Measurement::Ablation(args) => return ablation::run(&args),
         Measurement::Bootstrap(args) => return bootstrap::run(&args),
         Measurement::Churn(args) => return churn::run(&args),
         Measurement::Coalescing(args) => return coalescing::run(&args),
@@ -87,11 +105,15 @@ fn main() -> ExitCode {
         Measurement::Index(args) => return index::run(&args),
         Measurement::Isolation(args) => return isolation::run(&args),
         Measurement::Local(args) => return local::run(&args),
+        Measurement::Pacing(args) => return pacing::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Routing(args) => return routing::run(&args),
         Measurement::Resilience(args) => return resilience::run(&args),
+        Measurement::Timeline(args) => return timeline::run(&args),
         Measurement::Strategies(args) => return strategies::run(&args),
         Measurement::Report(args) => return page::run(&args),
+        Measurement::Scale(args) => return scale::run(&args),
+        Measurement::Soak(args) => return soak::run(&args),
         Measurement::Visibility(args) => return visibility::run(&args),
         Measurement::QuinnBulk(args) => peer::bulk(&args),
     };

@@ -12,7 +12,8 @@ use crate::Failure;
 /// The one layer group of the benchmark.
 pub const GROUP: GroupId = GroupId(0);
 
-const STAMP_BYTES: usize = 16;
+/// Bytes of a stamp.
+pub const STAMP_BYTES: usize = 16;
 
 /// Registers as the engine of this run; runs with another block size are another namespace.
 pub fn registration(block_bytes: u64) -> Registration {
@@ -88,6 +89,11 @@ impl Source {
         }
     }
 
+    /// Stamps one block.
+    pub fn stamp_one(&mut self, position: usize, generation: u64, index: u64) {
+        self.bytes[position * self.block_bytes..][..STAMP_BYTES].copy_from_slice(&stamp(generation, index));
+    }
+
     /// One block.
     pub fn block(&self, position: usize) -> &[u8] {
         &self.bytes[position * self.block_bytes..][..self.block_bytes]
@@ -108,7 +114,8 @@ impl Source {
     }
 }
 
-fn stamp(generation: u64, index: u64) -> [u8; STAMP_BYTES] {
+/// The first bytes of a block.
+pub fn stamp(generation: u64, index: u64) -> [u8; STAMP_BYTES] {
     let mut stamp = [0; STAMP_BYTES];
     stamp[..8].copy_from_slice(&generation.to_le_bytes());
     stamp[8..].copy_from_slice(&index.to_le_bytes());

@@ -11,15 +11,35 @@ use crate::Failure;
 /// # Errors
 /// If there is none beside this program.
 pub fn program() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()?.with_file_name("orbitkv");
+    beside("orbitkv")
+}
+
+/// The program of that name of the same build: a package of it, or `sim` of `orbitkv-sim`.
+///
+/// # Errors
+/// If there is none beside this program.
+pub fn beside(name: &str) -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()?.with_file_name(name);
     if program.is_file() {
         return Ok(program);
     }
     let directory = program.parent().unwrap_or(&program).display().to_string();
+    let others = if name == "sim" { " -p orbitkv-sim" } else { "" };
     Err(format!(
-        "there is no `orbitkv` in {directory}: build both with `cargo build --release -p orbitkv -p orbitkv-bench`"
+        "there is no `{name}` in {directory}: build all with `cargo build --release -p orbitkv -p orbitkv-bench{others}`"
     )
     .into())
+}
+
+/// Resident memory of a process, in bytes.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn resident_bytes(process: u32) -> Result<u64, Failure> {
+    let status = fs::read_to_string(Path::new("/proc").join(process.to_string()).join("status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes: u64 = line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    Ok(kibibytes << 10)
 }
 
 /// Time all living threads of a process have run so far, in user space and in the kernel.

@@ -1,4 +1,4 @@
-//! What runs, or pairs of them, say together: the geometric mean of their ratios, and how far it may be off.
+//! What runs, or pairs of them, say together: the mean of their ratios or differences, and how far it may be off.
 //!
 //! A pair is the unit that is drawn, never a request: requests of one run share what the machine did meanwhile, and
 //! a thousand of them are no thousand observations. With few pairs every possible drawing is counted, so there
@@ -7,10 +7,10 @@
 /// Pairs of which every drawing can be counted: 7⁷ are 823,543.
 pub const PAIRS_MAX: usize = 7;
 
-/// The geometric mean of ratios with its bounds.
+/// A mean with its bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
-    /// Geometric mean.
+    /// Of ratios the geometric mean, of differences the arithmetic one.
     pub mean: f64,
     /// The value that the asked share of all drawings do not exceed.
     pub upper: f64,
@@ -23,28 +23,37 @@ pub struct Mean {
 /// # Panics
 /// If there is none, if there are more than [`PAIRS_MAX`], or if a ratio is not positive.
 pub fn mean_of(ratios: &[f64], confidence: f64) -> Mean {
-    let pairs = ratios.len();
-    assert!((1..=PAIRS_MAX).contains(&pairs), "{pairs} pairs: between 1 and {PAIRS_MAX} can be drawn from");
     assert!(ratios.iter().all(|ratio| *ratio > 0.0 && ratio.is_finite()), "a ratio of times: {ratios:?}");
     let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+    let Mean { mean, upper, lower } = mean_difference(&logarithms, confidence);
+    Mean { mean: mean.exp(), upper: upper.exp(), lower: lower.exp() }
+}
+
+/// The arithmetic mean of the differences of all pairs, each of its bounds with that confidence.
+///
+/// # Panics
+/// If there is none, or if there are more than [`PAIRS_MAX`].
+pub fn mean_difference(differences: &[f64], confidence: f64) -> Mean {
+    let pairs = differences.len();
+    assert!((1..=PAIRS_MAX).contains(&pairs), "{pairs} pairs: between 1 and {PAIRS_MAX} can be drawn from");
     let drawings = pairs.pow(pairs as u32);
-    let mut sums: Vec<f64> = (0..drawings).map(|number| drawn(number, &logarithms)).collect();
+    let mut sums: Vec<f64> = (0..drawings).map(|number| drawn(number, differences)).collect();
     sums.sort_by(f64::total_cmp);
-    let mean = |sum: f64| (sum / pairs as f64).exp();
+    let mean = |sum: f64| sum / pairs as f64;
     let place = (confidence * drawings as f64).ceil() as usize - 1;
     Mean {
-        mean: mean(logarithms.iter().sum()),
+        mean: mean(differences.iter().sum()),
         upper: mean(sums[place]),
         lower: mean(sums[drawings - 1 - place]),
     }
 }
 
 /// The sum of one drawing with replacement: its number, written in base `pairs`, says who is drawn.
-fn drawn(mut number: usize, logarithms: &[f64]) -> f64 {
-    let pairs = logarithms.len();
+fn drawn(mut number: usize, values: &[f64]) -> f64 {
+    let pairs = values.len();
     let mut sum = 0.0;
     for _ in 0..pairs {
-        sum += logarithms[number % pairs];
+        sum += values[number % pairs];
         number /= pairs;
     }
     sum
@@ -85,6 +94,16 @@ mod tests {
         let mean = mean_of(&[1.0 / 32.0, 1.0, 1.0, 1.0, 1.0], 0.95);
         near(mean.upper, 1.0);
         near(mean.lower, 1.0 / 8.0);
+    }
+
+    #[test]
+    fn differences_have_the_arithmetic_mean_and_may_be_negative() {
+        // -1 -1, -1 3, 3 -1, 3 3: means -1, 1, 1, 3.
+        let mean = mean_difference(&[-1.0, 3.0], 0.95);
+        near(mean.mean, 1.0);
+        near(mean.upper, 3.0);
+        near(mean.lower, -1.0);
+        near(mean_difference(&[-1.0, 3.0], 0.75).upper, 1.0);
     }
 
     #[test]

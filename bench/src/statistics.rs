@@ -60,6 +60,11 @@ impl Latencies {
         self.0.saturating_record((latency.as_nanos() as u64).max(1));
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
     /// Value at a quantile, in microseconds.
     pub fn microseconds(&self, quantile: f64) -> f64 {
         self.0.value_at_quantile(quantile) as f64 / 1e3

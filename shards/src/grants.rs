@@ -11,6 +11,7 @@
 //! The room performs nothing. The driver names connections and streams, hands the shard in, takes effects
 //! after every input, and calls [`Grants::step`] once a turn.
 
+mod egress;
 mod ends;
 mod figures;
 mod operation;
@@ -22,10 +23,12 @@ use std::time::Duration;
 
 use orbitkv_wire::bounds::OPERATION_ORIGINS_MAX;
 use orbitkv_wire::identity::{Incarnation, NodeId, key_hash};
-use orbitkv_wire::inventory::Requester;
+use orbitkv_wire::inventory::{Requester, ResourceSummary};
 use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Refusal, StopCause, Tag, Transport};
 
 use crate::admission::{Permit, Pool};
+use crate::flow::egress::Urgency;
+use crate::flow::pressure::UNMEASURED;
 use crate::shard::{GrantBatch, GrantOutcome, PinEvent, PinId, Shard};
 use crate::time::Moment;
 
@@ -156,6 +159,8 @@ struct Account {
     operations: usize,
     pins: Pool,
     bytes: Pool,
+    /// Of those, what goes over the network.
+    network_bytes: Pool,
     quarantined_pins: u64,
     quarantined_bytes: u64,
 }
@@ -181,6 +186,8 @@ pub struct Grants {
     bytes: Pool,
     shm_bytes: Pool,
     quarantined_bytes: u64,
+    /// What answers say of how busy this shard is.
+    summary: ResourceSummary,
     effects: VecDeque<Effect>,
     figures: GrantFigures,
 }
@@ -199,6 +206,7 @@ impl Grants {
             bytes: Pool::new("lent bytes", settings.bytes_max),
             shm_bytes: Pool::new("bytes lent over shared memory", settings.shm_bytes_max),
             quarantined_bytes: 0,
+            summary: UNMEASURED,
             effects: VecDeque::new(),
             figures: GrantFigures::default(),
             settings,
@@ -238,6 +246,11 @@ impl Grants {
         Ok(())
     }
 
+    /// How busy this shard is: what the next answers say.
+    pub fn on_summary(&mut self, summary: ResourceSummary) {
+        self.summary = summary;
+    }
+
     /// A process on this host has proved on the peer socket that it is this reader: its node may read over
     /// shared memory.
     pub fn on_reader_joined(&mut self, reader: Reader) {
@@ -258,6 +271,7 @@ impl Grants {
     ) {
         let tag = authorize.binding.tag();
         let operation = authorize.operation;
+        self.figures.asked[usize::from(authorize.attempt as u8)] += authorize.residences.len() as u64;
         if let Err(refusal) = self.admit(at.connection, authorize, life) {
             self.figures.on_refused(refusal);
             if let Refusal::StaleEpoch { epoch, incarnation } = refusal
@@ -276,11 +290,13 @@ impl Grants {
         let mut pins = BTreeMap::new();
         let mut batch = GrantBatch::default();
         let mut answers = Vec::with_capacity(authorize.residences.len());
+        let egress = self.egress_for(requester.node, authorize.transport, time);
         for (wanted, index) in authorize.residences.iter().zip(0u16..) {
             let hash = key_hash(&wanted.namespace, wanted.group, &wanted.block);
             // Asked even if it is 0: what has ended is not busy.
             let bytes_max = self.allowance(requester.node, authorize.transport);
-            let outcome = shard.grant(wanted, hash, bytes_max, &mut batch);
+            let sendable = egress.map_or(u64::MAX, |egress| self.sendable_bytes(requester.node, egress));
+            let outcome = shard.grant(wanted, hash, bytes_max.min(sendable), &mut batch);
             let answer = match outcome {
                 GrantOutcome::Pinned { pin, bytes, slot_bytes } => {
                     let permits = self.charge(requester.node, authorize.transport, slot_bytes);
@@ -292,13 +308,22 @@ impl Grants {
                 GrantOutcome::NeverHeld | GrantOutcome::BeyondHead => {
                     Answer::NeverHeld { head: shard.head() }
                 }
-                GrantOutcome::Busy => Answer::Busy { retry_after_ms: self.settings.retry_after_ms },
+                GrantOutcome::Busy => {
+                    let egress = egress.filter(|_| sendable < bytes_max);
+                    self.figures.busy_for_egress[Urgency::of(time) as usize] += u64::from(egress.is_some());
+                    Answer::Busy { retry_after_ms: self.retry_after_ms(requester.node, egress) }
+                }
+                GrantOutcome::DeviceRests(rest) => {
+                    let rest_ms = u32::try_from(rest.as_millis()).unwrap_or(u32::MAX);
+                    Answer::Busy { retry_after_ms: rest_ms.max(self.settings.retry_after_ms) }
+                }
             };
             self.figures.on_answer(outcome);
             answers.push(answer);
         }
         let grant_ms = u32::try_from(time.as_millis()).expect("a grant is at most a few seconds");
-        self.say(at, tag, operation, FromSource::Answers { grant_ms, answers });
+        let summary = self.summary;
+        self.say(at, tag, operation, FromSource::Answers { grant_ms, summary, answers });
         if pins.is_empty() {
             self.effects.push_back(Effect::Finish { at });
             return self.assert_invariants();
@@ -378,9 +403,13 @@ impl Grants {
 
     fn charge(&self, node: NodeId, transport: Transport, slot_bytes: u64) -> Vec<Permit> {
         let account = &self.accounts[&node];
-        let shared = (transport == Transport::Shm).then_some((&self.shm_bytes, slot_bytes));
-        let shares = [(&account.pins, 1), (&account.bytes, slot_bytes), (&self.bytes, slot_bytes)];
-        let permits = shares.into_iter().chain(shared).map(|(pool, amount)| pool.take(amount));
+        let way = match transport {
+            Transport::Quic => &account.network_bytes,
+            Transport::Shm => &self.shm_bytes,
+        };
+        let shares =
+            [(&account.pins, 1), (&account.bytes, slot_bytes), (&self.bytes, slot_bytes), (way, slot_bytes)];
+        let permits = shares.into_iter().map(|(pool, amount)| pool.take(amount));
         permits.map(|permit| permit.expect("asked for room before")).collect()
     }
 
@@ -528,6 +557,7 @@ impl Account {
             operations: 0,
             pins: Pool::new("pins of a node", settings.pins_per_node_max),
             bytes: Pool::new("bytes lent to a node", settings.bytes_per_node_max),
+            network_bytes: Pool::new("bytes sent to a node", settings.bytes_per_node_max),
             quarantined_pins: 0,
             quarantined_bytes: 0,
         }

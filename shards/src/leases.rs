@@ -65,6 +65,12 @@ pub struct ReservedShare {
 }
 
 impl ReservedShare {
+    /// The lease.
+    #[must_use]
+    pub fn token(&self) -> LeaseToken {
+        self.token
+    }
+
     /// Slot bytes of the block it is for.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -10,8 +10,10 @@ use hashbrown::HashTable;
 use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, Sequence};
 
 use crate::key::{EntryId, StateKey};
+use crate::retention::Usage;
 use crate::segment_log::{Origin, Placement};
 use crate::slab::Slot;
+use crate::time::Moment;
 
 /// Index of a DRAM copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,6 +95,15 @@ impl Ssd {
     }
 }
 
+/// Where the bytes of an entry have come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provenance {
+    /// An engine of this node has saved them.
+    Own,
+    /// A peer has sent them, and had them then.
+    Peer,
+}
+
 /// Counts the registration lives of a shard. It tells whether a residence has a sequence of the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LifeNumber(pub u32);
@@ -114,6 +125,10 @@ pub struct Entry {
     pub ssd: Ssd,
     /// Used since it was written to SSD: what the log reinserts.
     pub hot: bool,
+    /// Where its bytes have come from.
+    pub provenance: Provenance,
+    /// How it was used since it came into DRAM; means nothing without a residence there.
+    pub usage: Usage,
     /// Write-backs that failed.
     pub write_failures: u8,
     /// What its SSD record was written as; means nothing without an SSD residence.
@@ -291,6 +306,8 @@ impl Residents {
             dram: Dram::Absent,
             ssd: Ssd::Absent,
             hot: false,
+            provenance: Provenance::Own,
+            usage: Usage::new(Moment(0)),
             write_failures: 0,
             origin: Origin { incarnation: Incarnation([0; 16]), sequence: Sequence(0) },
             lives: [LifeNumber(0); 2],

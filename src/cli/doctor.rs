@@ -4,6 +4,8 @@
 //! `/metrics` shows, so that both always agree, and in a cluster of the owner streams.
 
 mod cluster;
+mod config;
+mod rates;
 
 use std::process::ExitCode;
 
@@ -14,7 +16,7 @@ use super::http_client::{ClientError, HttpClient, query_text};
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
 use crate::control::owners::{Owner, OwnersPage};
-use crate::control::report::{ShardReport, SsdFault, SsdState};
+use crate::control::report::{ShardReport, SsdBreakerReport, SsdFault, SsdState};
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
 
@@ -106,6 +108,19 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
     if let SsdState::Degraded { fault, detail } = &ssd.state {
         let what = format!("the SSD tier of shard {shard} is degraded: {} ({detail})", fault_name(*fault));
         add(Severity::Fault, "ssd-degraded", what, fault_effect(*fault), fault_remedy(*fault));
+    }
+    if matches!(ssd.breaker.state.as_str(), "open" | "half-open") {
+        let SsdBreakerReport { opens, late_reads, .. } = ssd.breaker;
+        let what = format!(
+            "the SSD of shard {shard} is left alone, for the {opens}. time: {} reads and {} writes failed, {late_reads} reads \
+             were too slow",
+            ssd.read_errors, ssd.write_backs_failed
+        );
+        let why =
+            "blocks on it come from peers or are misses, and no write-back is begun until it answers again";
+        let remedy = "look at the kernel's log for the device of --data-dir; if it is slow by nature, raise \
+                      --ssd-read-budget or lower --ssd-depth";
+        add(Severity::Fault, "ssd-left-alone", what, why, remedy);
     }
     if ssd.lost_writes > 0 {
         let what = format!("{} accepted blocks of shard {shard} are lost", ssd.lost_writes);
@@ -214,6 +229,7 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
 pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     let mut found: Vec<Finding> = page.shards.iter().flat_map(of_shard).collect();
     found.extend(cluster::findings(page));
+    found.extend(config::findings(page));
     if page.identity.arena_pages == "small" {
         found.push(Finding {
             severity: Severity::Notice,
@@ -333,7 +349,9 @@ mod tests {
     #[test]
     fn each_trouble_has_its_own_finding() {
         type Change = fn(&mut MetadataPage);
-        let table: [(Change, &str, Severity); 14] = [
+        let table: [(Change, &str, Severity); 16] = [
+            (|p| p.shards[0].ssd.breaker.state = "open".to_owned(), "ssd-left-alone", Severity::Fault),
+            (|p| p.shards[0].ssd.breaker.state = "half-open".to_owned(), "ssd-left-alone", Severity::Fault),
             (|p| p.shards[0].ssd.lost_writes = 1, "lost-writes", Severity::Fault),
             (|p| p.shards[0].ssd.state = degraded(SsdFault::FileDeleted), "ssd-degraded", Severity::Fault),
             (|p| p.shards[0].ssd.quarantined_bytes = 1, "wrong-checksums", Severity::Fault),
@@ -367,6 +385,7 @@ mod tests {
     #[test]
     fn levels_just_below_are_no_finding() {
         let quiet = page(|p| {
+            p.shards[0].ssd.breaker.state = "closed".to_owned();
             p.shards[0].arena.leased_bytes = 399;
             p.shards[0].service.saves_refused.busy = 10;
             p.shards[0].turns.stalls = 1_000;

@@ -12,15 +12,13 @@ use orbitkv_native::entropy;
 use orbitkv_shards::membership::coordinator::Failure;
 use orbitkv_shards::membership::cutover::{Archive, Change, Direction, Fate, Obstacle, Stand};
 use orbitkv_wire::identity::ClusterUuid;
-use orbitkv_wire::membership::Keyspace;
 use serde_json::{Value, json};
 
+use super::cluster_keys::{ClusterKeys, Refusal};
 use super::table::Table;
 use super::{fail, say};
-use crate::control::etcd::EtcdAccess;
 use crate::control::etcd::cutover::{CutoverFailure, Keys};
 use crate::exit::Exit;
-use crate::settings::{EtcdFiles, EtcdSettings};
 use archive::ArchiveError;
 
 /// Most bytes of a value that a listing shows.
@@ -54,24 +52,8 @@ enum Action {
 
 #[derive(Clone, Debug, Args)]
 struct Where {
-    /// Endpoints of etcd, all http:// or all https://
-    #[arg(long, value_name = "URL,URL", env = "ORBITKV_ETCD")]
-    etcd: String,
-    /// Certificate of the authority that etcd's certificate is checked against (PEM)
-    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_CA")]
-    etcd_ca: Option<PathBuf>,
-    /// Certificate for etcd (PEM); needs --etcd-key
-    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_CERT")]
-    etcd_cert: Option<PathBuf>,
-    /// Key of that certificate (PEM, mode 0600)
-    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_KEY")]
-    etcd_key: Option<PathBuf>,
-    /// File (mode 0600) with `user:password` for etcd
-    #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_USER_FILE")]
-    etcd_user_file: Option<PathBuf>,
-    /// Cluster whose keys are moved
-    #[arg(long, value_name = "NAME", env = "ORBITKV_CLUSTER")]
-    cluster: String,
+    #[command(flatten)]
+    cluster_keys: ClusterKeys,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -103,9 +85,6 @@ struct RollbackArgs {
     #[arg(long)]
     dry_run: bool,
 }
-
-/// Why the command ends early.
-struct Refusal(Exit, String);
 
 impl From<ArchiveError> for Refusal {
     fn from(error: ArchiveError) -> Refusal {
@@ -152,28 +131,14 @@ pub fn run(args: &MigrateArgs) -> ExitCode {
 
 impl Where {
     fn keys(&self) -> Result<Keys, Refusal> {
-        let usage = |text: String| Refusal(Exit::Usage, text);
-        let space = Keyspace::new(&self.cluster).map_err(|error| {
-            usage(format!(
-                "--cluster {:?}: {error}; use the name that the nodes are started with",
-                self.cluster
-            ))
-        })?;
-        let files = EtcdFiles {
-            authority: self.etcd_ca.clone(),
-            certificate: self.etcd_cert.clone(),
-            key: self.etcd_key.clone(),
-            user: self.etcd_user_file.clone(),
-        };
-        let settings = EtcdSettings::resolve(&self.etcd, files).map_err(|error| usage(error.to_string()))?;
-        let access = EtcdAccess::of(&settings).map_err(|error| usage(error.to_string()))?;
+        let (access, space) = self.cluster_keys.access()?;
         Ok(Keys::new(access, space)?)
     }
 
     /// What a migration of these keys begins with; none if there is nothing to migrate, which is said.
     fn begin(&self, stand: &Stand) -> Result<Option<Archive>, Refusal> {
         let draft = ClusterUuid(entropy::uuid_v4_bytes());
-        match Archive::of(&self.cluster, stand, entropy::uuid_v4_bytes(), draft) {
+        match Archive::of(&self.cluster_keys.cluster, stand, entropy::uuid_v4_bytes(), draft) {
             Ok(archive) => Ok(Some(archive)),
             Err(Obstacle::Current) => {
                 self.tell("nothing to migrate: the format is this program's already", stand, &[]);
@@ -186,12 +151,12 @@ impl Where {
     /// Reads an archive, which must be of this cluster.
     fn archive(&self, file: &std::path::Path) -> Result<Archive, Refusal> {
         let archive = archive::read(file)?;
-        if archive.cluster != self.cluster {
+        if archive.cluster != self.cluster_keys.cluster {
             let text = format!(
                 "--archive {}: it is of the cluster {:?}, and --cluster names {:?}; name the archive of this cluster",
                 file.display(),
                 archive.cluster,
-                self.cluster
+                self.cluster_keys.cluster
             );
             return Err(Refusal(Exit::Usage, text));
         }
@@ -203,7 +168,7 @@ impl Where {
         if self.json {
             let keys: Vec<Value> = changes.iter().map(document).collect();
             let document = json!({
-                "done": true, "what": title, "cluster": self.cluster, "revision": stand.revision, "keys": keys,
+                "done": true, "what": title, "cluster": self.cluster_keys.cluster, "revision": stand.revision, "keys": keys,
             });
             return say(&document.to_string());
         }

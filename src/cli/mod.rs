@@ -2,10 +2,13 @@
 
 pub mod await_fence;
 pub mod cluster;
+pub mod cluster_keys;
+pub mod config;
 pub mod derive;
 pub mod doctor;
 pub mod drain;
 pub mod drill;
+pub mod epochs;
 pub mod http_client;
 pub mod lab;
 pub mod migrate;
@@ -17,6 +20,7 @@ pub mod routes;
 pub mod status;
 pub mod sync;
 pub mod table;
+pub mod turns;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -59,6 +63,8 @@ pub enum Command {
     Owners(owners::OwnersArgs),
     /// List from whom the latest blocks were fetched, why from there, and what came of it
     Routes(routes::RoutesArgs),
+    /// Show what a node's cores did while its slowest requests waited; the node runs with --trace-turns
+    Turns(turns::TurnsArgs),
     /// Wait until a node has installed another node's inventory up to a fence
     Await(await_fence::AwaitArgs),
     /// List registered namespaces with the model each stands for
@@ -69,6 +75,10 @@ pub enum Command {
     Lab(lab::LabArgs),
     /// Break a cluster of this machine as a plan says, and measure its way back against what was promised
     Drill(drill::DrillArgs),
+    /// Show and change settings of a cluster's nodes while they run, in stages if need be
+    Config(config::ConfigArgs),
+    /// List the epochs of a cluster's nodes, or clean up after a node that will not come back
+    Epochs(epochs::EpochsArgs),
     /// Move a cluster's keys in etcd from another format to this one while its nodes are stopped, or back
     Migrate(migrate::MigrateArgs),
 }
@@ -96,11 +106,14 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Sync(args) => sync::run(&args),
         Command::Owners(args) => owners::run(&args),
         Command::Routes(args) => routes::run(&args),
+        Command::Turns(args) => turns::run(&args),
         Command::Await(args) => await_fence::run(&args),
         Command::Namespaces(args) => namespaces::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Drill(args) => drill::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Epochs(args) => epochs::run(&args),
         Command::Migrate(args) => migrate::run(&args),
     }
 }

@@ -1,13 +1,12 @@
 //! `orbitkv node`: the daemon.
 
-use std::io::{self, IsTerminal};
 use std::net::TcpListener;
 use std::process::ExitCode;
 
 use orbitkv_native::arena::PageKind;
-use tracing_subscriber::EnvFilter;
 
 use super::{fail, say};
+use crate::control::log::LogFilter;
 use crate::control::membership::ApplyError;
 use crate::control::metadata::NodeIdentity;
 use crate::control::run;
@@ -18,13 +17,7 @@ use crate::settings::{HttpBind, NodeArgs, NodeSettings, Token};
 /// Runs the daemon until a signal or a drain ends it.
 #[must_use]
 pub fn run(args: NodeArgs) -> ExitCode {
-    let filter = EnvFilter::try_from_env("ORBITKV_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // A second subscriber in one process is no reason not to serve.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .try_init();
+    let log = LogFilter::install();
     let (settings, machine) = match NodeSettings::of(args) {
         Ok(resolved) => resolved,
         Err(error) => return fail(Exit::Usage, &error.to_string()),
@@ -61,7 +54,7 @@ pub fn run(args: NodeArgs) -> ExitCode {
         PageKind::HugeTlb => "hugetlb",
     };
     let identity = NodeIdentity::of(&settings, &bill, pages);
-    match run::serve(node, identity, &settings, &machine, token, listener) {
+    match run::serve(node, identity, &settings, &machine, token, listener, log) {
         Ok(()) => Exit::Done.into(),
         Err(error) => fail(Exit::Environment, &format!("the control thread: {error}")),
     }

@@ -9,6 +9,7 @@ use super::http_client::query_text;
 use super::table::Table;
 use super::{NodeAddress, fail, fail_client, say};
 use crate::control::owners::OwnersPage;
+use crate::control::routes::LoadRow;
 use crate::exit::Exit;
 
 /// Arguments of `orbitkv owners`.
@@ -26,7 +27,9 @@ pub struct OwnersArgs {
 
 /// A line for each owner stream, and where the next page begins.
 fn table(page: &OwnersPage) -> String {
-    let mut table = Table::new(["owner", "shard", "core", "state", "applied", "head", "rows", "age", "note"]);
+    let mut table = Table::new([
+        "owner", "shard", "core", "state", "applied", "head", "rows", "age", "calls", "load", "note",
+    ]);
     for owner in &page.owners {
         let note = match (owner.installed, owner.misfit) {
             (true, _) => "",
@@ -42,6 +45,8 @@ fn table(page: &OwnersPage) -> String {
             owner.source_head.to_string(),
             owner.rows.to_string(),
             owner.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms} ms")),
+            if owner.mode.is_empty() { "-".to_owned() } else { owner.mode.clone() },
+            owner.load.map_or_else(|| "-".to_owned(), |load| load_text(&load)),
             note.to_owned(),
         ]);
     }
@@ -49,6 +54,13 @@ fn table(page: &OwnersPage) -> String {
         Some(next) => format!("{table}\n\nmore: orbitkv owners --after {next}"),
         None => table.to_string(),
     }
+}
+
+/// How busy it said that it is.
+fn load_text(load: &LoadRow) -> String {
+    let percent = |permille: u16| (u32::from(permille) + 5) / 10;
+    let (ssd, egress) = (percent(load.ssd_permille), percent(load.egress_permille));
+    format!("{} read, ssd {ssd} %, egress {egress} %", load.reads)
 }
 
 /// Runs the command.

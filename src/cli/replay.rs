@@ -90,6 +90,10 @@ pub struct ReplayArgs {
     #[arg(long, value_enum, value_name = "HOW", default_value = "sticky")]
     spread: Spread,
 
+    /// Requests that each engine announces before it serves them, so that their blocks may be in DRAM by then
+    #[arg(long, value_name = "REQUESTS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
+    prefetch: u16,
+
     /// Host memory of each started node: a size, or a share of the trace's distinct blocks
     #[arg(long, value_name = "SIZE|N%", default_value = "20%", conflicts_with = "socket")]
     dram: Share,
@@ -183,6 +187,7 @@ fn prepare_and_replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
         block_bytes: args.block_bytes.0,
         speed: args.speed,
         spread: args.spread,
+        announced: args.prefetch.into(),
         connect_wait: CONNECT_WAIT,
     };
     let bar = progress_bar(requests.len() as u64);

@@ -1,5 +1,6 @@
 //! `orbitkv status`: one screen about a node.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -7,7 +8,9 @@ use clap::Args;
 use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
-use crate::control::report::SsdState;
+use crate::control::policy::view::ConfigView;
+use crate::control::report::{FetchingReport, LendingReport, SsdReport, SsdState};
+use crate::control::sources;
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
 
@@ -30,10 +33,13 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-fn ssd(state: &SsdState) -> String {
-    match state {
+fn ssd(report: &SsdReport) -> String {
+    match &report.state {
         SsdState::Off => "off".to_owned(),
-        SsdState::On => "on".to_owned(),
+        SsdState::On => match report.breaker.state.as_str() {
+            "" | "closed" => "on".to_owned(),
+            _ => "left alone".to_owned(),
+        },
         SsdState::Degraded { fault, .. } => format!("degraded: {}", super::doctor::fault_name(*fault)),
     }
 }
@@ -49,8 +55,57 @@ fn place(page: &MetadataPage) -> String {
     }
 }
 
+/// What may be sent to peers, and what waits to be.
+fn egress(page: &MetadataPage) -> String {
+    let peers = page.shards.iter().filter_map(|report| report.peers.as_ref());
+    let sum = |of: fn(&LendingReport) -> u64| peers.clone().map(|peers| of(&peers.lending)).sum::<u64>();
+    match sum(|lending| lending.egress_rate) {
+        0 => "as fast as the line takes it".to_owned(),
+        rate => format!(
+            "{} a second, {} wait, {} blocks refused",
+            rounded(rate),
+            rounded(sum(|lending| lending.egress_waiting_bytes)),
+            sum(LendingReport::egress_refused)
+        ),
+    }
+}
+
+/// What may be asked of peers, and what waits to be.
+fn receive(page: &MetadataPage) -> String {
+    let peers = page.shards.iter().filter_map(|report| report.peers.as_ref());
+    let sum = |of: fn(&FetchingReport) -> u64| peers.clone().map(|peers| of(&peers.fetching)).sum::<u64>();
+    let rate = match sum(|fetching| fetching.receive_rate) {
+        0 => "as fast as peers answer".to_owned(),
+        rate => format!("{} a second", rounded(rate)),
+    };
+    format!(
+        "{rate}, {} of {} on their way, {} wait",
+        rounded(sum(|fetching| fetching.outstanding_bytes)),
+        rounded(sum(|fetching| fetching.window_bytes)),
+        rounded(sum(|fetching| fetching.queued_bytes))
+    )
+}
+
+/// Which settings hold, and why not others.
+fn settings(config: &ConfigView) -> String {
+    let mut text = match config.version {
+        0 => "as the flags say".to_owned(),
+        version => format!("version {version} of record {}, from {}", config.record, config.origin),
+    };
+    if let Some(staged) = &config.staged {
+        let here = if staged.is_here { "here, too" } else { "not here" };
+        let _ = write!(text, "; version {} is staged for {} %, {here}", staged.version, staged.share);
+    }
+    for (word, why) in [("refused", &config.refused), ("not read", &config.unread)] {
+        if !why.is_empty() {
+            let _ = write!(text, "; {word}: {why}");
+        }
+    }
+    text
+}
+
 fn members(page: &MetadataPage) -> String {
-    let mut table = Table::new(["member", "epoch", "address", "shards", "zone"]);
+    let mut table = Table::new(["member", "epoch", "address", "shards", "zone", "calls"]);
     for member in &page.membership.members {
         table.row([
             member.node_id.clone(),
@@ -58,6 +113,10 @@ fn members(page: &MetadataPage) -> String {
             member.address.clone(),
             member.shards.to_string(),
             member.zone.clone(),
+            match sources::worst(&page.shards, &member.node_id) {
+                "" => "-".to_owned(),
+                mode => mode.to_owned(),
+            },
         ]);
     }
     format!("\n{table}")
@@ -111,7 +170,11 @@ pub fn screen(page: &MetadataPage) -> String {
             ),
         ),
     ];
-    let mut text: String = lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    let of_cluster = (!page.standalone).then(|| {
+        [("receive", receive(page)), ("egress", egress(page)), ("settings", settings(&page.config))]
+    });
+    let lines = lines.into_iter().chain(of_cluster.into_iter().flatten());
+    let mut text: String = lines.map(|(name, value)| format!("{name:<12} {value}\n")).collect();
     let mut table = Table::new([
         "shard",
         "sequence",
@@ -134,7 +197,7 @@ pub fn screen(page: &MetadataPage) -> String {
             rounded(report.arena.capacity_bytes),
             report.residents.ssd.to_string(),
             rounded(report.resident_bytes.ssd),
-            ssd(&report.ssd.state),
+            ssd(&report.ssd),
             report.engine.connections.to_string(),
             report.engine.leases.to_string(),
             report.turns.stalls.to_string(),

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use orbitkv_wire::engine::answers::{BlockOutcome, CommitOutcome, DrainAnswer, EvictOutcome};
+use orbitkv_wire::engine::answers::{
+    BlockOutcome, CommitOutcome, DrainAnswer, EvictOutcome, PrefetchOutcome,
+};
 use orbitkv_wire::engine::requests::Completion as CompletionTarget;
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest};
 
@@ -130,6 +132,19 @@ impl Client {
             }
         }
         Ok(Acquisition { lease, boundary_blocks, blocks })
+    }
+
+    /// Says which blocks will be acquired within `wait`; one outcome a hash, at once.
+    ///
+    /// # Errors
+    /// See above; status `Incompatible` if the node speaks version 1 only.
+    pub fn prefetch(
+        &mut self,
+        lists: &[PrefixList<'_>],
+        wait: Duration,
+    ) -> Result<Vec<PrefetchOutcome>, ClientError> {
+        let ticket = self.submit_prefetch(lists, wait)?;
+        only!(self.wait_for(ticket, wait)?, Outcome::Prefetched(outcomes) => outcomes)
     }
 
     /// Joins a lease that another process of the instance took.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use orbitkv_native::clock::monotonic_ns;
 use orbitkv_wire::bounds::DEADLINE_MS_MAX;
 use orbitkv_wire::engine::requests::{
     CancelBody, LeaseBody, ReservationRecord, ReservationsBody, append_request,
@@ -18,6 +19,7 @@ use super::ClientSettings;
 use super::channel::Lost;
 use super::error::ClientError;
 use super::link::{Known, Link, NodeInfo, establish};
+use super::moments::{Moments, RequestMoments};
 use super::outcome::{Completion, Decoded, Expect, Outcome, Reserved, Ticket, decode};
 use super::requests::Namespace;
 use super::session::{Lease, Session};
@@ -31,6 +33,7 @@ pub struct Client {
     pending: BTreeMap<u64, Pending>,
     ready: VecDeque<Completion>,
     next_request: u64,
+    pub(super) moments: Moments,
 }
 
 enum State {
@@ -42,6 +45,8 @@ enum State {
 struct Pending {
     operation: Operation,
     expect: Expect,
+    /// When it was submitted, if anybody wants to know; else 0.
+    submitted_ns: u64,
     /// The caller has gone: give back what the answer brings.
     abandoned: bool,
 }
@@ -51,6 +56,8 @@ pub(super) struct Encoding<'a> {
     namespaces: &'a [Known],
     /// Session that slots and leases must be of.
     pub(super) session: &'a Arc<Session>,
+    /// Protocol version agreed on.
+    pub(super) version: u16,
     pub(super) request_id: u64,
     pub(super) deadline_ms: u32,
 }
@@ -74,6 +81,7 @@ impl Client {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|errno| ClientError::System { step: "epoll_create", errno })?;
         let state = State::Down(link.session.clone());
+        let moments = Moments::with_room(settings.moments_max);
         let mut client = Client {
             settings,
             epoll,
@@ -82,6 +90,7 @@ impl Client {
             pending: BTreeMap::new(),
             ready: VecDeque::new(),
             next_request: 1,
+            moments,
         };
         client.take_link(link)?;
         Ok(client)
@@ -159,6 +168,7 @@ impl Client {
         encode: impl Fn(&Encoding<'_>, &mut Vec<u8>) -> Result<(), ClientError>,
     ) -> Result<Ticket, ClientError> {
         let until = Instant::now() + wait;
+        let submitted_ns = if self.moments.is_on() { monotonic_ns() } else { 0 };
         let milliseconds = wait.as_millis();
         if milliseconds > u128::from(DEADLINE_MS_MAX) {
             return Err(ClientError::OverLimit {
@@ -177,6 +187,7 @@ impl Client {
             let encoding = Encoding {
                 namespaces: &self.namespaces,
                 session: &link.session,
+                version: link.node.version,
                 request_id,
                 deadline_ms: (milliseconds as u32).max(1),
             };
@@ -188,7 +199,7 @@ impl Client {
             self.next_request += 1;
             match link.channel.flush() {
                 Ok(()) => {
-                    let pending = Pending { operation, expect, abandoned: false };
+                    let pending = Pending { operation, expect, submitted_ns, abandoned: false };
                     self.pending.insert(request_id, pending);
                     self.watch_writing();
                     return Ok(Ticket(request_id));
@@ -280,7 +291,8 @@ impl Client {
             return;
         }
         append(self.next_request, link.channel.outgoing());
-        self.pending.insert(self.next_request, Pending { operation, expect, abandoned: true });
+        let pending = Pending { operation, expect, submitted_ns: 0, abandoned: true };
+        self.pending.insert(self.next_request, pending);
         self.next_request += 1;
         if link.channel.flush().is_err() {
             self.lose();
@@ -324,6 +336,7 @@ impl Client {
             let last = !more || decoded.is_err();
             let result = decoded.and_then(|decoded| self.finish(&header, decoded));
             let ended = last.then(|| self.pending.remove(&header.request_id)).flatten();
+            self.keep_moments(header.request_id, ended.as_ref());
             match (result, ended) {
                 (result, _) if !abandoned => {
                     self.deliver(Completion { ticket: Ticket(header.request_id), last, result });
@@ -339,6 +352,22 @@ impl Client {
                 return Err(ClientError::protocol("an answer could not be read"));
             }
         }
+    }
+
+    /// Keeps when a request that has ended was submitted and answered, if anybody wants to know.
+    fn keep_moments(&mut self, request: u64, ended: Option<&Pending>) {
+        let (State::Up(link), Some(ended)) = (&self.state, ended) else { return };
+        // What the client asked by itself, such as a Cancel of what nobody waits for, was submitted by nobody.
+        if ended.submitted_ns == 0 {
+            return;
+        }
+        self.moments.keep(RequestMoments {
+            session: link.node.connection,
+            request,
+            operation: ended.operation,
+            submitted_ns: ended.submitted_ns,
+            returned_ns: monotonic_ns(),
+        });
     }
 
     fn finish(&mut self, header: &Header, decoded: Decoded) -> Result<Outcome, ClientError> {

@@ -24,6 +24,8 @@ const HANDSHAKE_REQUEST: u64 = 0;
 /// What the node said about itself when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
+    /// Protocol version that both sides speak.
+    pub version: u16,
     /// Incarnation of the node.
     pub incarnation: Incarnation,
     /// Changes with every daemon process.
@@ -142,7 +144,11 @@ fn attempt(
     if answer.in_flight == 0 {
         return Err(ClientError::protocol("Hello grants no request in flight").into());
     }
+    if !(VERSION_MIN..=VERSION).contains(&answer.version) {
+        return Err(ClientError::protocol("Hello agrees on a version that was not offered").into());
+    }
     let node = NodeInfo {
+        version: answer.version,
         incarnation: Incarnation(answer.incarnation),
         arena_generation: answer.arena_generation,
         arena_bytes: answer.arena_bytes,

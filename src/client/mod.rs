@@ -53,6 +53,7 @@ mod channel;
 mod engine;
 mod error;
 mod link;
+mod moments;
 mod outcome;
 mod requests;
 mod session;
@@ -68,6 +69,7 @@ use orbitkv_wire::bounds::REQUESTS_IN_FLIGHT_MAX;
 pub use engine::Client;
 pub use error::ClientError;
 pub use link::NodeInfo;
+pub use moments::RequestMoments;
 pub use outcome::{
     AcquirePart, AcquiredBlock, Acquisition, AttachPart, AttachedBlock, Cleared, Completion, Outcome, Page,
     QueryView, Reserved, Resident, Synced, Ticket,
@@ -78,7 +80,8 @@ pub use session::{Lease, ReadyBlock, ReservedSlot, SlotBytes};
 pub use orbitkv_native::arena::ViewPopulate;
 pub use orbitkv_wire::engine::Status;
 pub use orbitkv_wire::engine::answers::{
-    BlockOutcome, CommitOutcome, Coverage, DrainAnswer, EvictOutcome, PageKindNumber, Place, SyncOutcome,
+    BlockOutcome, CommitOutcome, Coverage, DrainAnswer, EvictOutcome, PageKindNumber, Place, PrefetchOutcome,
+    SyncOutcome,
 };
 pub use orbitkv_wire::engine::requests::Completion as CompletionTarget;
 pub use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};
@@ -108,6 +111,8 @@ pub struct ClientSettings {
     pub grace: Duration,
     /// When the arena's pages are mapped.
     pub populate: ViewPopulate,
+    /// Answered requests whose moments are kept until [`Client::take_moments`]; 0 keeps none.
+    pub moments_max: usize,
 }
 
 impl ClientSettings {
@@ -122,6 +127,7 @@ impl ClientSettings {
             backoff_max: Duration::from_millis(500),
             grace: Duration::from_secs(1),
             populate: ViewPopulate::Lazy,
+            moments_max: 0,
         }
     }
 }

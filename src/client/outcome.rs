@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orbitkv_wire::engine::answers::{
     Answer, BlockOutcome, CommitOutcome, Coverage, DrainAnswer, EvictOutcome, OutcomeRecord, Place,
-    SlotOutcome, SyncOutcome, decode_answer,
+    PrefetchOutcome, SlotOutcome, SyncOutcome, decode_answer,
 };
 use orbitkv_wire::engine::{Header, Operation};
 use orbitkv_wire::identity::{
@@ -45,6 +45,8 @@ pub enum Outcome {
     Settled(Vec<CommitOutcome>),
     /// Evict: one a key, in request order.
     Evicted(Vec<EvictOutcome>),
+    /// Prefetch: one a hash, in request order.
+    Prefetched(Vec<PrefetchOutcome>),
     /// Query.
     Query(QueryView),
     /// Acquire, one or more times.
@@ -200,6 +202,7 @@ pub(super) enum Expect {
     Reserve(Vec<u64>),
     Settle(usize),
     Evict(usize),
+    Prefetch(usize),
     Query(usize),
     Acquire { keys: usize, lease: Option<Lease> },
     Attach(Option<Lease>),
@@ -260,6 +263,9 @@ pub(super) fn decode(
         }
         (Expect::Evict(count), Answer::Outcomes(records)) => {
             Outcome::Evicted(outcomes(operation, *count, records, EvictOutcome::from_wire)?)
+        }
+        (Expect::Prefetch(count), Answer::Outcomes(records)) => {
+            Outcome::Prefetched(outcomes(operation, *count, records, PrefetchOutcome::from_wire)?)
         }
         (Expect::Query(count), Answer::Query(answer, records)) => {
             same_count(operation, *count, records.len())?;

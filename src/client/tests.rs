@@ -24,6 +24,7 @@ struct Node {
     listener: UnixListener,
     arena: Arena,
     generation: u64,
+    version: u16,
 }
 
 /// The node's end of one connection.
@@ -37,7 +38,7 @@ impl Node {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("engine.sock")).unwrap();
         let (arena, _) = Arena::create(ARENA_BYTES, PagePreference::Small).unwrap();
-        Node { directory, listener, arena, generation }
+        Node { directory, listener, arena, generation, version: VERSION }
     }
 
     fn socket(&self) -> PathBuf {
@@ -52,7 +53,7 @@ impl Node {
         let (header, body) = peer.next();
         let Request::Hello(hello) = decode_request(&header, &body).unwrap() else { panic!("no Hello first") };
         let answer = HelloAnswer {
-            version: VERSION,
+            version: self.version,
             layout_hash: layout_hash(),
             arena_generation: self.generation,
             arena_bytes: ARENA_BYTES,
@@ -594,4 +595,42 @@ fn another_users_socket_is_refused_before_anything_is_sent() {
     assert!(matches!(error, ClientError::UntrustedNode { uid: OTHER_UID, own: 0, .. }), "{error}");
     assert!(error.to_string().contains("node_uid") && !error.is_connection(), "{error}");
     assert_eq!(listener.wait_with_output().unwrap().stdout, b"0\n");
+}
+
+#[test]
+fn an_announcement_is_answered_for_each_block_and_not_sent_to_a_node_that_does_not_know_it() {
+    let blocks = [BlockHash([1; 32]), BlockHash([2; 32])];
+    let node = Node::new(1);
+    let (mut client, mut peer) = node.connect(64);
+    let namespace = std::thread::scope(|scope| {
+        scope.spawn(|| peer.registered(3));
+        client.register(&registration(), WAIT).unwrap()
+    });
+    let lists = [PrefixList { namespace, group: GroupId(0), blocks: &blocks }];
+    let outcomes = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (id, _) = peer.expect(Operation::Prefetch);
+            let records = [PrefetchOutcome::Taken, PrefetchOutcome::NoRoom]
+                .map(|outcome| OutcomeRecord { outcome: outcome as u8 });
+            let mut out = Vec::new();
+            append_records(&mut out, Operation::Prefetch, id, &records);
+            peer.send(&out);
+        });
+        client.prefetch(&lists, WAIT).unwrap()
+    });
+    assert_eq!(outcomes, [PrefetchOutcome::Taken, PrefetchOutcome::NoRoom]);
+
+    let node = Node { version: 1, ..Node::new(1) };
+    let (mut client, mut peer) = node.connect(64);
+    let namespace = std::thread::scope(|scope| {
+        scope.spawn(|| peer.registered(3));
+        client.register(&registration(), WAIT).unwrap()
+    });
+    assert_eq!(client.node().map(|node| node.version), Some(1));
+    let lists = [PrefixList { namespace, group: GroupId(0), blocks: &blocks }];
+    let refused = client.prefetch(&lists, WAIT).unwrap_err();
+    let is_incompatible = matches!(refused, ClientError::Refused { status: Status::Incompatible, .. });
+    assert!(is_incompatible && refused.to_string().contains("version 1"), "{refused}");
+    client.submit_ping(WAIT).unwrap();
+    peer.expect(Operation::Ping);
 }

@@ -1,33 +1,24 @@
 //! The last epoch of this node, beside its key in the data directory: an etcd that was restored from an old
 //! copy knows a lower one, and a node must not be given an epoch that it had before.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use orbitkv_native::ssd_file::DataDirLock;
 use thiserror::Error;
 
+use super::kept_file::{self, KeptFileError};
+
 const NAME: &str = "epoch";
-const NEW_NAME: &str = "epoch.new";
 
 /// The largest epoch has 20 digits, and there is an end of line.
-const FILE_BYTES_MAX: u64 = 21;
+const FILE_BYTES_MAX: usize = 21;
 
 /// Why the last epoch is not known, or not kept.
 #[derive(Debug, Error)]
 pub enum EpochFileError {
     /// Others could have changed it.
-    #[error(
-        "{} has mode {mode:04o}, so other users can get at it; if nobody has, `chmod 600` it", path.display()
-    )]
-    Permissions {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    #[error("{0}; if nobody has, `chmod 600` it")]
+    Permissions(KeptFileError),
     /// It does not say an epoch.
     #[error(
         "{} does not hold this node's last epoch, a decimal number; restore it, or remove it: the node then \
@@ -38,15 +29,18 @@ pub enum EpochFileError {
         path: PathBuf,
     },
     /// A step failed.
-    #[error("{step} {} failed: {source}", path.display())]
-    System {
-        /// What was attempted.
-        step: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    System(KeptFileError),
+}
+
+impl From<KeptFileError> for EpochFileError {
+    fn from(error: KeptFileError) -> EpochFileError {
+        match error {
+            KeptFileError::Permissions { .. } => EpochFileError::Permissions(error),
+            KeptFileError::NoFile { path } => EpochFileError::Malformed { path },
+            KeptFileError::System { .. } => EpochFileError::System(error),
+        }
+    }
 }
 
 /// Where the last epoch is kept. Only the holder of the directory's lock writes there.
@@ -68,23 +62,10 @@ impl EpochFile {
     /// [`EpochFileError`]; the file is left as it is.
     pub fn read(&self) -> Result<u64, EpochFileError> {
         let path = self.directory.join(NAME);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-            Err(source) => return Err(system("opening", &path, source)),
-        };
-        let metadata = file.metadata().map_err(|source| system("looking at", &path, source))?;
-        if !metadata.is_file() {
-            return Err(EpochFileError::Malformed { path });
+        match kept_file::read(&path, FILE_BYTES_MAX)? {
+            None => Ok(0),
+            Some(text) => decode(&text).ok_or(EpochFileError::Malformed { path }),
         }
-        let mode = metadata.mode() & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(EpochFileError::Permissions { path, mode });
-        }
-        let mut text = Vec::new();
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text);
-        read.map_err(|source| system("reading", &path, source))?;
-        decode(&text).ok_or(EpochFileError::Malformed { path })
     }
 
     /// Keeps an epoch: after a crash the file holds this one or the one before, whole.
@@ -92,20 +73,7 @@ impl EpochFile {
     /// # Errors
     /// [`EpochFileError::System`].
     pub fn write(&self, epoch: u64) -> Result<(), EpochFileError> {
-        let (path, new) = (self.directory.join(NAME), self.directory.join(NEW_NAME));
-        match fs::remove_file(&new) {
-            // A crash left a half-written one.
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(source) => return Err(system("removing a left-over of", &new, source)),
-        }
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-        let mut file = made.map_err(|source| system("creating", &new, source))?;
-        let written = file.write_all(format!("{epoch}\n").as_bytes()).and_then(|()| file.sync_all());
-        written.map_err(|source| system("writing", &new, source))?;
-        fs::rename(&new, &path).map_err(|source| system("renaming", &new, source))?;
-        let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
-        synced.map_err(|source| system("syncing the directory of", &path, source))
+        Ok(kept_file::write(&self.directory, NAME, format!("{epoch}\n").as_bytes())?)
     }
 }
 
@@ -116,14 +84,14 @@ fn decode(text: &[u8]) -> Option<u64> {
     (epoch > 0 && digits[0] != b'0').then_some(epoch)
 }
 
-fn system(step: &'static str, path: &Path, source: io::Error) -> EpochFileError {
-    EpochFileError::System { step, path: path.to_owned(), source }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const NEW_NAME: &str = "epoch.new";
 
     fn file() -> (tempfile::TempDir, EpochFile) {
         let directory = tempfile::tempdir().expect("a directory");
@@ -174,7 +142,10 @@ mod tests {
         fs::remove_file(&path).expect("ours");
         fs::create_dir(&path).expect("room");
         assert!(matches!(file.read(), Err(EpochFileError::Malformed { .. })));
-        assert!(matches!(file.write(2), Err(EpochFileError::System { step: "renaming", .. })));
+        assert!(matches!(
+            file.write(2),
+            Err(EpochFileError::System(KeptFileError::System { step: "renaming", .. }))
+        ));
     }
 
     #[test]

@@ -1,25 +1,31 @@
 //! From what a core says of itself to what an operator reads.
 
+use std::time::Duration;
+
 use orbitkv_shards::fetcher::BreakerStanding;
+use orbitkv_shards::flow::egress::Urgency;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
+use orbitkv_shards::shard::DeviceStanding;
 use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
 use super::report::{
-    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JournalReport, LendingReport,
-    PeerFrames, PeersReport, PerMedium, QueuePeaks, SaveRefusals, ServiceReport, ShardReport, SsdFault,
-    SsdReport, SsdState, TurnReport,
+    ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
+    LendingReport, PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport,
+    SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
 };
-use super::routes;
+use super::{routes, sources};
 use crate::core::report::CoreReport;
 use crate::peers;
 
 /// What an operator reads of a core.
 pub(super) fn shard_report(report: CoreReport) -> ShardReport {
-    let CoreReport { figures, engine, turns, mail, device_peak, file_deleted, peers } = report;
+    let CoreReport { figures, engine, turns, policy_version, mail, device_peak, file_deleted, peers } =
+        report;
     let counters = figures.counters;
     ShardReport {
         shard: figures.shard.0,
+        config_version: policy_version,
         incarnation: figures.incarnation.to_string(),
         residents: PerMedium { dram: counters.dram_residents, ssd: counters.ssd_residents },
         resident_bytes: PerMedium { dram: counters.dram_bytes, ssd: counters.ssd_bytes },
@@ -53,7 +59,13 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             audited: counters.audited,
             lost_writes: counters.lost_writes,
             quarantined_bytes: ssd.quarantined_bytes,
+            breaker: ssd_breaker(&ssd.device),
         }),
+        jobs: JobsReport {
+            audit_age_ms: figures.audit_age.map(millis),
+            reclaim_age_ms: figures.reclaim_age.map(millis),
+            bootstrap_age_ms: peers.as_ref().and_then(|peers| peers.bootstrap_age).map(millis),
+        },
         engine: EngineReport {
             connections: engine.connections,
             requests_in_flight: engine.requests_in_flight,
@@ -82,6 +94,28 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
                 being_saved: counters.saves_being_saved,
                 draining: counters.saves_draining,
             },
+            prefetch: PrefetchReport {
+                taken: counters.prefetch_taken,
+                arrived: counters.prefetch_arrived,
+                met: counters.prefetch_met,
+                missing: counters.prefetch_missing,
+                no_room: counters.prefetch_no_room,
+                expired: counters.prefetch_expired,
+                cancelled: counters.prefetch_cancelled,
+                yielded: counters.prefetch_yielded,
+                failed: counters.prefetch_failed,
+                refused: counters.prefetch_full + counters.prefetch_refused_room,
+                used: counters.prefetch_used,
+                unused: counters.prefetch_unused,
+                bytes: figures.prefetch_bytes,
+                waiting: figures.prefetch_waiting,
+            },
+            retention: RetentionReport {
+                reused: counters.fetched_reused,
+                kept: counters.fetched_kept,
+                dropped: counters.fetched_dropped,
+                bytes: counters.fetched_bytes,
+            },
         },
         queue_peaks: QueuePeaks {
             connection_requests: engine.requests_in_flight_peak,
@@ -91,10 +125,24 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             mail_requests: mail.requests,
             mail_replies: mail.answers,
         },
-        turns: TurnReport { turns: turns.turns, stalls: turns.stalls, slice_ns_max: turns.ns_max },
+        turns: TurnReport {
+            turns: turns.turns,
+            stalls: turns.stalls,
+            slice_ns_max: turns.ns_max,
+            whole: turns.whole.into(),
+            peers: turns.peers.into(),
+        },
         coverage: peers.as_ref().map(|peers| peers.coverage),
         peers: peers.map(|peers| peers_report(&peers)),
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis() as u64
 }
 
 fn ssd_state(off: Option<OffReason>, file_deleted: bool) -> SsdState {
@@ -128,7 +176,6 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
     });
     let refused = publisher.refusals.iter().map(|(cause, count)| (format!("{cause:?}"), *count));
     let resets = subscriber.resets.iter().map(|(cause, count)| (format!("{cause:?}"), *count));
-    let micros = |duration: std::time::Duration| duration.as_micros() as u64;
     PeersReport {
         sessions_served: report.sessions_served as u64,
         sessions_following: publishing.following as u64,
@@ -170,6 +217,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         planning: routes::planning(&report.payload.planner),
         routes: report.payload.traces.iter().map(routes::row).collect(),
         breakers: report.payload.breakers.iter().map(breaker).collect(),
+        sources: report.payload.sources.iter().map(sources::row).collect(),
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,
@@ -193,6 +241,7 @@ fn lending(report: &peers::PayloadReport) -> LendingReport {
         quarantined_bytes: grants.quarantined_bytes,
         readers: report.readers as u64,
         readers_refused: report.readers_refused,
+        asked: grants.asked,
         granted: grants.granted,
         lent_bytes: grants.lent_bytes,
         lent_shm_bytes: grants.lent_shm_bytes,
@@ -209,6 +258,14 @@ fn lending(report: &peers::PayloadReport) -> LendingReport {
         expired: grants.expired,
         cancelled: grants.cancelled,
         cut_off: grants.cut_off,
+        egress_rate: report.egress.rate,
+        egress_bytes: report.egress.sent_bytes,
+        egress_waiting_bytes: report.egress.waiting_bytes,
+        egress_paced_us: micros(report.egress.paced),
+        egress_aged: report.egress.aged,
+        egress_refused_urgent: grants.busy_for_egress[Urgency::Urgent as usize],
+        egress_refused_soon: grants.busy_for_egress[Urgency::Soon as usize],
+        egress_refused_later: grants.busy_for_egress[Urgency::Later as usize],
     }
 }
 
@@ -244,15 +301,31 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         breaker_opens: fetcher.breaker_opens,
         breaker_probes: fetcher.breaker_probes,
         breaker_refusals: fetcher.breaker_refusals,
+        receive_rate: fetcher.rate,
+        window_bytes: fetcher.bytes_window,
+        outstanding_bytes: fetcher.bytes_outstanding,
+        queued_bytes: fetcher.bytes_queued,
+        draining_bytes: fetcher.bytes_draining,
+        paced_us: micros(fetcher.paced),
     }
 }
 
-fn breaker(standing: &BreakerStanding) -> BreakerReport {
-    let BreakerStanding { source, phase, opens } = *standing;
-    let state = match phase {
+fn phase_name(phase: Phase) -> String {
+    let name = match phase {
         Phase::Closed => "closed",
         Phase::HalfOpen => "half-open",
         Phase::Open => "open",
     };
-    BreakerReport { node_id: source.node.to_string(), shard: source.shard.0, state: state.to_owned(), opens }
+    name.to_owned()
+}
+
+fn ssd_breaker(standing: &DeviceStanding) -> SsdBreakerReport {
+    let DeviceStanding { phase, opens, probes, barred, late_reads } = *standing;
+    SsdBreakerReport { state: phase_name(phase), opens, probes, barred, late_reads }
+}
+
+fn breaker(standing: &BreakerStanding) -> BreakerReport {
+    let BreakerStanding { source, phase, opens } = *standing;
+    let (node_id, shard) = (source.node.to_string(), source.shard.0);
+    BreakerReport { node_id, shard, state: phase_name(phase), opens }
 }

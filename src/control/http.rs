@@ -33,10 +33,12 @@ use super::guard::Guard;
 use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
+use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
-use super::{routes, visibility};
+use super::{routes, turns, visibility};
 use crate::peers::SamplesAnswer;
 use crate::settings::Token;
+use crate::turns::recorder::TurnsAnswer;
 
 /// Largest request body.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -100,6 +102,16 @@ pub trait NodePort: Clone + Send + Sync + 'static {
         had: &[(u64, u64)],
     ) -> impl Future<Output = Result<Option<Vec<SamplesAnswer>>, PortError>> + Send;
 
+    /// At most `limit` events that a core has recorded after the one with a number, after it has forgotten those up to
+    /// another (0: none); none if it records none.
+    fn turns(
+        &self,
+        core: u16,
+        after: u64,
+        limit: usize,
+        forget_through: u64,
+    ) -> impl Future<Output = Result<Option<TurnsAnswer>, PortError>> + Send;
+
     /// Waits until this node has all of a fence, as long as `longest` at most.
     fn await_fence(
         &self,
@@ -116,6 +128,9 @@ pub trait NodePort: Clone + Send + Sync + 'static {
 
     /// Its membership; none if it is standalone.
     fn membership(&self) -> Option<Sight>;
+
+    /// The operator's policy; empty if it is standalone.
+    fn config(&self) -> ConfigView;
 }
 
 /// What the API is told at start.
@@ -200,7 +215,7 @@ impl<P: NodePort> Api<P> {
                 continue;
             }
             match MetadataPage::of(identity, phase, sight.as_ref(), reports) {
-                Ok(page) => return Ok(page),
+                Ok(page) => return Ok(MetadataPage { config: self.port.config(), ..page }),
                 Err(MixedIncarnations) => failure = NEW_INCARNATION,
             }
         }
@@ -323,6 +338,8 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/cache/routes", get(routes::routes::<P>))
         .route("/cache/namespaces", get(namespaces::<P>))
         .route("/cache/visibility", get(visibility::page::<P>))
+        .route("/cache/turns", get(turns::page::<P>))
+        .route("/cache/turns/forget", post(turns::forget::<P>))
         .route("/cache/sync", post(barriers::sync::<P>))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong)

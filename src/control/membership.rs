@@ -20,6 +20,7 @@ use thiserror::Error;
 use super::epoch_file::{EpochFile, EpochFileError};
 use super::etcd::{EtcdAccess, Registrar, Sight};
 use super::metadata::{MemberRow, Membership};
+use super::policy::file::PolicyFile;
 use crate::node::ClusterSeat;
 use crate::peers::{PeersSettings, SettingsRefused, bind_peer_socket};
 use crate::settings::{ClusterSettings, NodeSettings, SettingsError};
@@ -93,6 +94,8 @@ pub struct Application {
     pub key: NodeKey,
     /// Where the last epoch is kept.
     pub epoch_file: EpochFile,
+    /// Where the last good settings are kept.
+    pub policy_file: PolicyFile,
     /// The last epoch of the processes before this one; 0 if none is known.
     epoch_least: u64,
 }
@@ -137,6 +140,8 @@ impl Application {
         let key = NodeKey::load_or_create(lock.directory())?;
         let epoch_file = EpochFile::of(lock);
         let epoch_least = epoch_file.read()?;
+        let of_cluster = cluster.cluster.parse().expect("the settings were checked");
+        let policy_file = PolicyFile::of(lock, of_cluster);
         let contact = Contact {
             address,
             shards: settings.shards,
@@ -149,7 +154,17 @@ impl Application {
         };
         let access = EtcdAccess::of(&cluster.etcd)?;
         let node = settings.node_id.clone();
-        Ok(Some(Application { contact, access, cluster, node, ports, key, epoch_file, epoch_least }))
+        Ok(Some(Application {
+            contact,
+            access,
+            cluster,
+            node,
+            ports,
+            key,
+            epoch_file,
+            policy_file,
+            epoch_least,
+        }))
     }
 
     /// What the cores are told of the cluster at boot, with the port of each.

@@ -6,6 +6,7 @@ use orbitkv_shards::coverage::{Basis, Coverage, merge};
 use serde::{Deserialize, Serialize};
 
 use super::etcd::Sight;
+use super::policy::view::ConfigView;
 use super::report::{PeersReport, ShardReport};
 use crate::bill::Bill;
 use crate::settings::NodeSettings;
@@ -73,6 +74,8 @@ pub struct MetadataPage {
     pub scope_digest: Option<String>,
     /// Membership map.
     pub membership: Membership,
+    /// Settings that can be changed while the node runs, and which version of them holds.
+    pub config: ConfigView,
     /// `CompleteAtWatermarks`, `PartialHints` or `Unavailable`, over all cores. Standalone the first: no owner
     /// stream is expected, and every one of them is installed.
     pub coverage: String,
@@ -277,6 +280,7 @@ impl MetadataPage {
             cluster: local.map(|local| local.cluster.to_string()),
             scope_digest: identity.scope_digest.clone(),
             membership: sight.map_or_else(Membership::standalone, Membership::of),
+            config: ConfigView::default(),
             coverage: coverage.0,
             oldest_age_ms: coverage.1,
             phase,

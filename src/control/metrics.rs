@@ -1,8 +1,10 @@
 //! `/metrics`: the shards' reports as Prometheus text (OpenMetrics 1.0).
 //!
 //! The registry is filled anew at each scrape from reports that the cores already keep, so nothing is
-//! counted twice and no core shares a counter. Labels are `shard`, `medium`, `reason`, `queue`, `kind`,
+//! counted twice and no core shares a counter. Labels are `shard`, `medium`, `reason`, `queue`, `kind`, `part`,
 //! all from fixed sets, and `peer`: none per block, request, namespace or incarnation.
+
+mod of_peers;
 
 use std::sync::atomic::AtomicU64;
 
@@ -11,8 +13,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::durations;
 use super::metadata::{Membership, MetadataPage, Phase};
-use super::report::{HandshakesReport, PeersReport, ShardReport, SsdState};
+use super::policy::view;
+use super::report::{ShardReport, SsdState};
+use super::sources;
 
 /// Content type of [`render`]'s text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -43,10 +48,6 @@ fn by<const N: usize>(label: &'static str, values: [(&'static str, u64); N]) -> 
     values.into_iter().map(|(name, value)| (Some((label, name)), value)).collect()
 }
 
-fn of_peers(report: &ShardReport, of: fn(&PeersReport) -> Values) -> Values {
-    report.peers.as_ref().map(of).unwrap_or_default()
-}
-
 const fn counter(name: &'static str, help: &'static str, of: fn(&ShardReport) -> Values) -> Metric {
     Metric { kind: Kind::Counter, name, help, of }
 }
@@ -55,7 +56,7 @@ const fn level(name: &'static str, help: &'static str, of: fn(&ShardReport) -> V
     Metric { kind: Kind::Level, name, help, of }
 }
 
-/// Every metric of a shard. Counters get `_total` from the encoder.
+/// Every metric of a shard alone. Counters get `_total` from the encoder.
 const METRICS: &[Metric] = &[
     level("orbitkv_residents", "Resident blocks", |r| {
         by("medium", [("dram", r.residents.dram), ("ssd", r.residents.ssd)])
@@ -125,6 +126,28 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_write_backs", "Write-backs ended", |r| {
         by("kind", [("done", r.ssd.write_backs_done), ("failed", r.ssd.write_backs_failed)])
     }),
+    level(
+        "orbitkv_ssd_breaker",
+        "Whether the SSD is used: 0 it is, 1 one operation tries it, 2 it is left alone",
+        |r| match r.ssd.breaker.state.as_str() {
+            "" => Values::new(),
+            "closed" => one(0),
+            "half-open" => one(1),
+            _ => one(2),
+        },
+    ),
+    counter("orbitkv_ssd_breaker_events", "What came of an SSD that fails or is too slow", |r| {
+        let breaker = &r.ssd.breaker;
+        by(
+            "kind",
+            [
+                ("opened", breaker.opens),
+                ("probe", breaker.probes),
+                ("refused", breaker.barred),
+                ("late_read", breaker.late_reads),
+            ],
+        )
+    }),
     counter("orbitkv_ssd_reads", "Blocks read back from SSD", |r| one(r.ssd.reads)),
     counter("orbitkv_ssd_read_errors", "SSD reads that failed or were short", |r| one(r.ssd.read_errors)),
     counter("orbitkv_checksum_failures", "Blocks whose checksum was wrong at a read", |r| {
@@ -135,209 +158,20 @@ const METRICS: &[Metric] = &[
         "Blocks on SSD read again to see whether they are what was written",
         |r| one(r.ssd.audited),
     ),
+    level(
+        "orbitkv_job_progress_age_ms",
+        "Milliseconds without progress of a background job that has something to do",
+        |r| {
+            let jobs = [
+                ("audit", r.jobs.audit_age_ms),
+                ("reclaim", r.jobs.reclaim_age_ms),
+                ("bootstrap", r.jobs.bootstrap_age_ms),
+            ];
+            jobs.into_iter().filter_map(|(job, age)| Some((Some(("job", job)), age?))).collect()
+        },
+    ),
     counter("orbitkv_lost_writes", "Accepted residences that nobody ended and that are not there", |r| {
         one(r.ssd.lost_writes)
-    }),
-    counter("orbitkv_range_ended", "Residences of peers that had ended when they were asked for", |r| {
-        of_peers(r, |p| one(p.fetching.range_ended))
-    }),
-    counter("orbitkv_superseded", "Answers of peers in another life than was asked", |r| {
-        of_peers(r, |p| one(p.fetching.stale_epoch + p.sessions_superseded))
-    }),
-    counter("orbitkv_peer_hits", "Blocks acquired from peers, by where they were there", |r| {
-        by("medium", [("dram", r.service.peer_hits.dram), ("ssd", r.service.peer_hits.ssd)])
-    }),
-    level("orbitkv_inventory_sessions", "Inventory sessions; following is a part of served", |r| {
-        of_peers(r, |p| {
-            by(
-                "kind",
-                [
-                    ("served", p.sessions_served),
-                    ("following", p.sessions_following),
-                    ("received", p.sessions_received),
-                ],
-            )
-        })
-    }),
-    counter("orbitkv_inventory_session_events", "Inventory sessions that began or ended", |r| {
-        of_peers(r, |p| {
-            by(
-                "kind",
-                [
-                    ("opened", p.sessions_opened),
-                    ("lost", p.sessions_lost),
-                    ("resumed", p.sessions_resumed),
-                    ("refused", p.sessions_refused.values().sum()),
-                    ("protocol_error", p.protocol_errors),
-                ],
-            )
-        })
-    }),
-    level("orbitkv_index_rows", "Index rows; retired is a part of all", |r| {
-        of_peers(r, |p| by("kind", [("all", p.index_rows), ("retired", p.index_retired_rows)]))
-    }),
-    level("orbitkv_index_bytes", "Bytes of the index of peers' blocks", |r| {
-        of_peers(r, |p| {
-            let (peak, budget) = (p.index_bytes_peak, p.index_budget_bytes);
-            by("kind", [("accounted", p.index_bytes), ("peak", peak), ("budget", budget)])
-        })
-    }),
-    counter("orbitkv_inventory_records", "Journal records told to peers", |r| {
-        of_peers(r, |p| by("kind", [("read", p.records_read), ("coalesced", p.records_coalesced)]))
-    }),
-    counter("orbitkv_inventory_frames", "Inventory frames", |r| {
-        of_peers(r, |p| by("kind", [("sent", p.frames_sent.frames), ("received", p.frames_received.frames)]))
-    }),
-    counter("orbitkv_inventory_bytes", "Bytes of inventory frames; the others are parts of sent", |r| {
-        of_peers(r, |p| {
-            by(
-                "kind",
-                [
-                    ("sent", p.frames_sent.bytes),
-                    ("received", p.frames_received.bytes),
-                    ("deltas", p.deltas_sent.bytes),
-                    ("pages", p.pages_sent.bytes),
-                    ("replay", p.replay_bytes_sent),
-                ],
-            )
-        })
-    }),
-    level("orbitkv_inventory_queue_bytes", "Bytes of frames built and not consumed", |r| {
-        of_peers(r, |p| by("kind", [("now", p.queue_bytes), ("peak", p.queue_bytes_peak)]))
-    }),
-    level("orbitkv_inventory_lag_records", "Records by which the rearmost view is behind", |r| {
-        of_peers(r, |p| one(p.lag_records_max))
-    }),
-    counter("orbitkv_inventory_wait_us", "Time changes waited for others on purpose, microseconds", |r| {
-        of_peers(r, |p| one(p.intentional_wait_us))
-    }),
-    counter("orbitkv_index_changes", "Changes taken into the index", |r| {
-        of_peers(r, |p| by("kind", [("applied", p.changes_applied), ("staged", p.changes_staged)]))
-    }),
-    counter("orbitkv_snapshots", "Snapshots of peers", |r| {
-        of_peers(r, |p| by("kind", [("installed", p.snapshots_installed), ("refused", p.snapshots_refused)]))
-    }),
-    counter("orbitkv_resets", "Resets that sources asked for", |r| {
-        of_peers(r, |p| one(p.resets.values().sum()))
-    }),
-    counter("orbitkv_peer_datagrams", "Datagrams", |r| {
-        of_peers(r, |p| by("kind", [("received", p.datagrams_received), ("dropped", p.datagrams_dropped)]))
-    }),
-    counter("orbitkv_peer_handshakes", "Handshakes with peers, by how they ended", |r| {
-        of_peers(r, |p| {
-            let HandshakesReport { completed, failed, wrong_keys, wrong_signatures } = p.handshakes;
-            let kinds = [
-                ("completed", completed),
-                ("failed", failed),
-                ("wrong_key", wrong_keys),
-                ("wrong_signature", wrong_signatures),
-            ];
-            by("kind", kinds)
-        })
-    }),
-    level("orbitkv_lent", "Blocks pinned for peers, and their bytes", |r| {
-        of_peers(r, |p| {
-            let (bytes, quarantined) = (p.lending.pinned_bytes, p.lending.quarantined_bytes);
-            by("kind", [("pins", p.lending.pins), ("bytes", bytes), ("quarantined_bytes", quarantined)])
-        })
-    }),
-    counter("orbitkv_grants", "Answers to peers that wanted blocks", |r| {
-        of_peers(r, |p| {
-            by(
-                "kind",
-                [
-                    ("granted", p.lending.granted),
-                    ("ended", p.lending.ended),
-                    ("never_held", p.lending.never_held),
-                    ("beyond_head", p.lending.beyond_head),
-                    ("busy", p.lending.busy),
-                    ("stale_epoch", p.lending.stale_epoch),
-                    ("lease_expired", p.lending.lease_expired),
-                    ("repeated", p.lending.repeated),
-                    ("misdirected", p.lending.misdirected),
-                    ("failed", p.lending.failed),
-                ],
-            )
-        })
-    }),
-    counter("orbitkv_fetches", "Fetches from peers", |r| {
-        of_peers(r, |p| {
-            by(
-                "kind",
-                [
-                    ("begun", p.fetching.begun),
-                    ("fetched", p.fetching.fetched),
-                    ("missing", p.fetching.missing),
-                    ("busy", p.fetching.busy),
-                    ("corrupt", p.fetching.corrupt),
-                    ("deadline", p.fetching.deadline),
-                    ("rerouted", p.fetching.rerouted),
-                    ("violations", p.fetching.violations),
-                ],
-            )
-        })
-    }),
-    counter("orbitkv_peer_asks", "Blocks asked of peers; extra ones after a failed call", |r| {
-        of_peers(r, |p| {
-            let asks = &p.fetching;
-            let refused = asks.extra_asks_refused;
-            by("kind", [("first", asks.first_asks), ("extra", asks.extra_asks), ("refused", refused)])
-        })
-    }),
-    counter("orbitkv_peer_calls", "Calls to peers that have ended", |r| {
-        of_peers(r, |p| {
-            by("kind", [("answered", p.fetching.calls_answered), ("failed", p.fetching.calls_failed)])
-        })
-    }),
-    counter("orbitkv_peer_breaker_events", "What came of peers that fail", |r| {
-        of_peers(r, |p| {
-            let calls = &p.fetching;
-            let refused = calls.breaker_refusals;
-            by(
-                "kind",
-                [("opened", calls.breaker_opens), ("probe", calls.breaker_probes), ("refused", refused)],
-            )
-        })
-    }),
-    counter("orbitkv_payload_bytes", "Payload bytes between nodes", |r| {
-        of_peers(r, |p| {
-            let (fetched, wasted) = (p.fetching.bytes, p.fetching.wasted_bytes);
-            by("kind", [("lent", p.lending.lent_bytes), ("fetched", fetched), ("wasted", wasted)])
-        })
-    }),
-    counter("orbitkv_payload_shm_bytes", "Payload bytes between nodes that came over shared memory", |r| {
-        of_peers(r, |p| by("kind", [("lent", p.lending.lent_shm_bytes), ("fetched", p.fetching.shm_bytes)]))
-    }),
-    counter("orbitkv_plans", "Batches of blocks from peers, by why they have the plan they have", |r| {
-        of_peers(r, |p| by("reason", p.planning.by_reason()))
-    }),
-    counter("orbitkv_plans_differing", "Batches planned otherwise than in the fixed order", |r| {
-        of_peers(r, |p| by("kind", [("planned", p.planning.differing), ("followed", p.planning.followed)]))
-    }),
-    counter(
-        "orbitkv_plan_us",
-        "What plans were worth, and what it cost not to follow them, microseconds",
-        |r| {
-            of_peers(r, |p| {
-                let (gain, regret) = (p.planning.predicted_gain_us, p.planning.regret_us);
-                by("kind", [("predicted_gain", gain), ("regret", regret)])
-            })
-        },
-    ),
-    counter(
-        "orbitkv_plan_predictions",
-        "Batches whose time had been predicted; within margin is a part",
-        |r| {
-            of_peers(r, |p| {
-                by("kind", [("judged", p.planning.judged), ("within_margin", p.planning.within_margin)])
-            })
-        },
-    ),
-    counter("orbitkv_route_outcomes", "Blocks asked of a peer; failures are a part", |r| {
-        of_peers(r, |p| by("kind", [("all", p.planning.outcomes), ("failures", p.planning.failures)]))
-    }),
-    level("orbitkv_readers", "Nodes of this host that read in the arena", |r| {
-        of_peers(r, |p| one(p.lending.readers))
     }),
     level("orbitkv_connections", "Engine connections", |r| one(r.engine.connections)),
     level("orbitkv_requests_in_flight", "Engine requests taken and not answered", |r| {
@@ -385,6 +219,37 @@ const METRICS: &[Metric] = &[
             ],
         )
     }),
+    counter("orbitkv_prefetch_blocks", "Blocks that engines announced, by what became of them", |r| {
+        let p = r.service.prefetch;
+        by(
+            "kind",
+            [
+                ("taken", p.taken),
+                ("arrived", p.arrived),
+                ("met", p.met),
+                ("missing", p.missing),
+                ("no_room", p.no_room),
+                ("expired", p.expired),
+                ("cancelled", p.cancelled),
+                ("yielded", p.yielded),
+                ("failed", p.failed),
+                ("refused", p.refused),
+                ("used", p.used),
+                ("unused", p.unused),
+            ],
+        )
+    }),
+    level("orbitkv_prefetch_bytes", "Bytes of announced blocks on their way or not acquired yet", |r| {
+        one(r.service.prefetch.bytes)
+    }),
+    counter("orbitkv_fetched_blocks", "What became of blocks that peers have sent", |r| {
+        let fetched = r.service.retention;
+        let (kept, dropped) = (fetched.kept, fetched.dropped);
+        by("kind", [("reused", fetched.reused), ("kept", kept), ("dropped", dropped)])
+    }),
+    level("orbitkv_fetched_bytes", "Payload bytes in DRAM of blocks that peers have sent", |r| {
+        one(r.service.retention.bytes)
+    }),
     level("orbitkv_queue_peak", "Most entries that ever waited in a queue", |r| {
         let peaks = r.queue_peaks;
         by(
@@ -398,6 +263,9 @@ const METRICS: &[Metric] = &[
                 ("waiting", peaks.waiting),
             ],
         )
+    }),
+    level("orbitkv_config_applied_version", "Version of the settings that holds on the core", |r| {
+        one(r.config_version)
     }),
     counter("orbitkv_turns", "Turns of the core", |r| one(r.turns.turns)),
     counter("orbitkv_stalls", "Slices that held the core for more than 100 microseconds", |r| {
@@ -502,9 +370,10 @@ fn register_membership(registry: &mut Registry, membership: &Membership) {
 /// The page as text for a scraper.
 pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
-    for metric in METRICS {
+    for metric in METRICS.iter().chain(of_peers::METRICS) {
         register(&mut registry, metric, &page.shards);
     }
+    durations::register(&mut registry, &page.shards);
     let memory = page.memory;
     for (name, help, value) in [
         ("orbitkv_serving", "1 while the node takes saves", u64::from(page.phase == Phase::Serving)),
@@ -518,7 +387,9 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     }
     if !page.standalone {
         register_membership(&mut registry, &page.membership);
+        view::register(&mut registry, &page.config);
         register_breakers(&mut registry, &page.shards);
+        sources::register(&mut registry, &page.shards);
     }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;

@@ -4,20 +4,26 @@
 mod barriers;
 mod cluster;
 pub mod connections;
+mod durations;
 pub mod epoch_file;
 pub mod etcd;
 mod figures;
 mod guard;
 pub mod http;
+mod kept_file;
+pub mod log;
 pub mod membership;
 pub mod metadata;
 mod metrics;
 pub mod owners;
+pub mod policy;
 pub mod port;
 pub mod report;
 pub mod routes;
 pub mod run;
 pub mod signals;
+pub mod sources;
+pub mod turns;
 pub mod visibility;
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use orbitkv_shards::inventory::subscriber::{OwnerState, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::http::PortError;
+use super::routes::LoadRow;
+use super::sources::mode_name;
 use crate::peers::OwnerRow;
 
 /// One owner stream.
@@ -38,6 +40,11 @@ pub struct Owner {
     pub lacking_ms: Option<u64>,
     /// Whether there was no room for what the source has.
     pub misfit: bool,
+    /// What the last 20 calls for its blocks look like: `healthy`, `partial`, `stale`, `slow-or-cut` or `down`; empty
+    /// before there were as many.
+    pub mode: String,
+    /// How busy it said that it is, if it did lately.
+    pub load: Option<LoadRow>,
 }
 
 /// A page of them.
@@ -85,7 +92,7 @@ where
     Ok(page)
 }
 
-fn owner(core: u16, OwnerRow { detail, age, lacking }: &OwnerRow) -> Owner {
+fn owner(core: u16, OwnerRow { detail, age, lacking, mode, load }: &OwnerRow) -> Owner {
     let source = detail.source;
     Owner {
         node_id: source.node.to_string(),
@@ -109,5 +116,7 @@ fn owner(core: u16, OwnerRow { detail, age, lacking }: &OwnerRow) -> Owner {
         age_ms: age.map(|age| age.as_millis() as u64),
         lacking_ms: lacking.map(|lacking| lacking.as_millis() as u64),
         misfit: detail.misfit,
+        mode: mode_name(*mode),
+        load: load.map(LoadRow::new),
     }
 }

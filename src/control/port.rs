@@ -22,10 +22,12 @@ use super::figures::shard_report;
 use super::http::{NodePort, PortError, ShardFence};
 use super::metadata::{NodeIdentity, Phase};
 use super::owners;
+use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
 use crate::core::mail::{Answer, Incoming, Letter, Mail, NamespacesPage};
 use crate::core::report::CoreReport;
 use crate::peers::{OwnerRow, OwnersPage, SamplesAnswer, SamplesQuestion};
+use crate::turns::recorder::{TurnsAnswer, TurnsQuestion};
 
 /// How often a draining node looks at what is left.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
@@ -91,6 +93,7 @@ struct Shared {
     phase: AtomicU8,
     drain: Notify,
     membership: latest::Receiver<Option<Sight>>,
+    config: latest::Receiver<ConfigView>,
     /// None if the node is standalone.
     cluster: Mutex<Option<Cluster>>,
 }
@@ -102,12 +105,14 @@ pub struct CorePort {
 }
 
 impl CorePort {
-    /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone.
+    /// A port over control's mail; `membership` is what is seen of it, none if the node is standalone, and `config` what
+    /// is seen of the operator's policy.
     #[must_use]
     pub(super) fn new(
         mail: Mail,
         identity: NodeIdentity,
         membership: latest::Receiver<Option<Sight>>,
+        config: latest::Receiver<ConfigView>,
         cluster: Option<Cluster>,
     ) -> CorePort {
         let (wake, cores) = (mail.wake().clone(), mail.participants() - 1);
@@ -126,6 +131,7 @@ impl CorePort {
             phase: AtomicU8::new(Phase::Serving as u8),
             drain: Notify::new(),
             membership,
+            config,
             cluster: Mutex::new(cluster),
         };
         CorePort { shared: Arc::new(shared) }
@@ -204,7 +210,8 @@ impl CorePort {
                 Answer::Report(tag, _)
                 | Answer::Namespaces(tag, _)
                 | Answer::Owners(tag, ..)
-                | Answer::Samples(tag, ..) => tag.number,
+                | Answer::Samples(tag, ..)
+                | Answer::Turns(tag, ..) => tag.number,
                 Answer::DrainRequested => {
                     self.shared.drain.notify_one();
                     continue;
@@ -463,6 +470,21 @@ impl NodePort for CorePort {
         Ok(all.into_iter().collect())
     }
 
+    async fn turns(
+        &self,
+        core: u16,
+        after: u64,
+        limit: usize,
+        forget_through: u64,
+    ) -> Result<Option<TurnsAnswer>, PortError> {
+        let limit = limit as u32;
+        let question = |tag| Letter::Turns(TurnsQuestion { tag, after, limit, forget_through });
+        match self.ask_one(usize::from(core), question).await? {
+            Answer::Turns(_, _, page) => Ok(*page),
+            _ => Err(PortError::Busy),
+        }
+    }
+
     async fn await_fence(
         &self,
         fence: Fence,
@@ -487,6 +509,10 @@ impl NodePort for CorePort {
     fn membership(&self) -> Option<Sight> {
         self.shared.membership.borrow().clone()
     }
+
+    fn config(&self) -> ConfigView {
+        self.shared.config.borrow().clone()
+    }
 }
 
 #[cfg(test)]
@@ -507,6 +533,16 @@ mod tests {
         }
     }
 
+    fn port(mail: Mail) -> CorePort {
+        CorePort::new(
+            mail,
+            identity(),
+            latest::channel(None).1,
+            latest::channel(ConfigView::default()).1,
+            None,
+        )
+    }
+
     fn commands(core: &mut Mail) -> Vec<(Tag, Command)> {
         let letters = std::iter::from_fn(|| core.receive());
         let commands = letters.filter_map(|incoming| match incoming {
@@ -519,7 +555,7 @@ mod tests {
     #[tokio::test]
     async fn a_sync_that_nobody_waits_for_any_more_gives_its_seat_back() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1, None);
+        let port = port(mails.pop().expect("control"));
         let mut core = mails.pop().expect("the core");
         let timed_out = tokio::time::timeout(Duration::from_millis(1), port.flush_fence()).await;
         assert!(timed_out.is_err());
@@ -537,7 +573,7 @@ mod tests {
     #[tokio::test]
     async fn a_cancel_that_finds_no_room_is_sent_later() {
         let mut mails = Mail::mesh(2).expect("descriptors");
-        let port = CorePort::new(mails.pop().expect("control"), identity(), latest::channel(None).1, None);
+        let port = port(mails.pop().expect("control"));
         let mut core = mails.pop().expect("the core");
         let fill = async {
             while port.tell_all(|| Letter::Drain) {}

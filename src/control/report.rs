@@ -4,12 +4,14 @@
 //! Counters (`*_total` in `/metrics`) grow for the life of the process; everything else is a level.
 //! Unknown fields are ignored and missing ones read as zero, so a client of another version still works.
 
-use std::collections::BTreeMap;
+mod peers;
 
 use orbitkv_shards::coverage::CoreCoverage;
 use serde::{Deserialize, Serialize};
 
-use super::routes::{PlanningReport, RouteRow};
+use crate::core::report::{DURATION_BOUNDS_NS, Durations};
+
+pub use peers::{BreakerReport, FetchingReport, HandshakesReport, LendingReport, PeerFrames, PeersReport};
 
 /// Levels and counters of one shard at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +21,8 @@ pub struct ShardReport {
     pub shard: u16,
     /// Registration life these sequences belong to, as UUID text.
     pub incarnation: String,
+    /// Version of the settings that hold on this core; 0 is what the flags say.
+    pub config_version: u64,
     /// Residents on each medium.
     pub residents: PerMedium,
     /// Payload bytes of the residents on each medium.
@@ -31,6 +35,8 @@ pub struct ShardReport {
     pub arena: ArenaReport,
     /// The SSD slice.
     pub ssd: SsdReport,
+    /// How long what goes on in the background has made no progress.
+    pub jobs: JobsReport,
     /// Engines and what they hold.
     pub engine: EngineReport,
     /// Saves and lookups, counters.
@@ -88,6 +94,18 @@ pub struct ArenaReport {
     pub pinned_bytes: u64,
 }
 
+/// How long background jobs have made no progress, in milliseconds; none for a job that has nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobsReport {
+    /// The audit: since a block on SSD was last read again.
+    pub audit_age_ms: Option<u64>,
+    /// Emptying a segment of the SSD: since a block of it was last moved or dropped.
+    pub reclaim_age_ms: Option<u64>,
+    /// Taking in a peer's inventory as a whole: since a page last came of the one that waits longest.
+    pub bootstrap_age_ms: Option<u64>,
+}
+
 /// The SSD slice of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -121,6 +139,24 @@ pub struct SsdReport {
     pub lost_writes: u64,
     /// Bytes never used again because a checksum in them was wrong.
     pub quarantined_bytes: u64,
+    /// Whether the device is left alone.
+    pub breaker: SsdBreakerReport,
+}
+
+/// The breaker in front of a shard's part of the SSD.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SsdBreakerReport {
+    /// `closed`: the SSD is used; `half-open`: one operation tries it; `open`: it is left alone. Empty without an SSD.
+    pub state: String,
+    /// How often it was left alone, counter.
+    pub opens: u64,
+    /// Operations that tried it, counter.
+    pub probes: u64,
+    /// Blocks on SSD that were asked for and not read meanwhile, counter.
+    pub barred: u64,
+    /// Reads that took longer than `--ssd-read-budget`, counter.
+    pub late_reads: u64,
 }
 
 /// Whether the SSD tier serves.
@@ -209,6 +245,58 @@ pub struct ServiceReport {
     pub saves_lost_race: u64,
     /// Blocks refused a slot, by reason.
     pub saves_refused: SaveRefusals,
+    /// Blocks that engines announced.
+    pub prefetch: PrefetchReport,
+    /// Blocks that peers have sent.
+    pub retention: RetentionReport,
+}
+
+/// Blocks that engines announced: counters but for the last two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PrefetchReport {
+    /// Taken; each ends as one of the following, down to failed.
+    pub taken: u64,
+    /// Brought into DRAM.
+    pub arrived: u64,
+    /// Came there another way.
+    pub met: u64,
+    /// Nobody had them.
+    pub missing: u64,
+    /// No room that they may take.
+    pub no_room: u64,
+    /// Not begun by their deadline.
+    pub expired: u64,
+    /// Evicted, cleared, or wanted by no open connection any more.
+    pub cancelled: u64,
+    /// Given up because an engine that waits needed the room.
+    pub yielded: u64,
+    /// Not read, not sent, or wrong.
+    pub failed: u64,
+    /// Refused at once: as many are wanted as may be, or have all the room.
+    pub refused: u64,
+    /// Acquired after they were brought.
+    pub used: u64,
+    /// Left DRAM, or stayed there past their deadline, without.
+    pub unused: u64,
+    /// Slot bytes of those on their way or not acquired yet, now.
+    pub bytes: u64,
+    /// Wanted and not there, now.
+    pub waiting: u64,
+}
+
+/// What became of blocks that peers have sent: counters but for the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RetentionReport {
+    /// Acquired again while they were here.
+    pub reused: u64,
+    /// Times one stayed and a block of this node left in its place.
+    pub kept: u64,
+    /// Left DRAM to make room, or with their last user.
+    pub dropped: u64,
+    /// Payload bytes of those in DRAM, now.
+    pub bytes: u64,
 }
 
 /// Why blocks were refused a slot, counters.
@@ -253,257 +341,27 @@ pub struct TurnReport {
     pub stalls: u64,
     /// Longest slice in nanoseconds.
     pub slice_ns_max: u64,
+    /// How long turns took.
+    pub whole: DurationsReport,
+    /// How long the peers' part of them took, where there was one.
+    pub peers: DurationsReport,
 }
 
-/// A core's part in the cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PeersReport {
-    /// Sessions in which peers subscribe to this core.
-    pub sessions_served: u64,
-    /// Of those, past their snapshot.
-    pub sessions_following: u64,
-    /// Sessions in which this core subscribes to peers.
-    pub sessions_received: u64,
-    /// Rows of the index partition, hidden and retired ones included.
-    pub index_rows: u64,
-    /// Of those, rows of views that are gone and not swept yet.
-    pub index_retired_rows: u64,
-    /// Bytes charged to the index.
-    pub index_bytes: u64,
-    /// Most ever.
-    pub index_bytes_peak: u64,
-    /// Bytes allowed.
-    pub index_budget_bytes: u64,
-    /// Journal records read for peers, before coalescing, counter.
-    pub records_read: u64,
-    /// Records left of them after coalescing, counter.
-    pub records_coalesced: u64,
-    /// Inventory frames sent, counters.
-    pub frames_sent: PeerFrames,
-    /// Of those, deltas.
-    pub deltas_sent: PeerFrames,
-    /// Of those, snapshot pages.
-    pub pages_sent: PeerFrames,
-    /// Of the deltas, bytes of replays, counter.
-    pub replay_bytes_sent: u64,
-    /// Bytes of frames built and not consumed.
-    pub queue_bytes: u64,
-    /// Most ever.
-    pub queue_bytes_peak: u64,
-    /// Records by which the rearmost acknowledged view is behind the journal.
-    pub lag_records_max: u64,
-    /// Time that changes waited for others on purpose, in microseconds, counter.
-    pub intentional_wait_us: u64,
-    /// Longest such wait.
-    pub intentional_wait_us_max: u64,
-    /// Inventory frames received, counters.
-    pub frames_received: PeerFrames,
-    /// Changes applied to installed views, counter.
-    pub changes_applied: u64,
-    /// Changes applied to stagings, counter.
-    pub changes_staged: u64,
-    /// Sessions opened, counter.
-    pub sessions_opened: u64,
-    /// Sessions that a source refused because it is another life than was asked, counter.
-    pub sessions_superseded: u64,
-    /// Sessions that ended from elsewhere, counter.
-    pub sessions_lost: u64,
-    /// Views that went on after a reconnect, counter.
-    pub sessions_resumed: u64,
-    /// Snapshots installed, counter.
-    pub snapshots_installed: u64,
-    /// Offers refused because the index had no room, counter.
-    pub snapshots_refused: u64,
-    /// Views given up to make room for their successors, counter.
-    pub views_withdrawn: u64,
-    /// Owner streams excluded because their source left or was replaced, counter.
-    pub streams_excluded: u64,
-    /// Longest time to a first view in microseconds.
-    pub bootstrap_us_max: u64,
-    /// Longest time from a reset to the next view in microseconds.
-    pub repair_us_max: u64,
-    /// Sessions that peers asked for and this core refused, by cause, counters.
-    pub sessions_refused: BTreeMap<String, u64>,
-    /// Resets that sources asked for, by cause, counters.
-    pub resets: BTreeMap<String, u64>,
-    /// Sessions closed because a requester broke the protocol, counter.
-    pub protocol_errors: u64,
-    /// What this core lends to peers.
-    pub lending: LendingReport,
-    /// What it fetches from them.
-    pub fetching: FetchingReport,
-    /// How it is chosen who is asked.
-    pub planning: PlanningReport,
-    /// The latest batches of that; a page of their own.
-    #[serde(skip)]
-    pub routes: Vec<RouteRow>,
-    /// Shards of peers that this core leaves alone, or has.
-    pub breakers: Vec<BreakerReport>,
-    /// QUIC connections, closing ones included.
-    pub connections: u64,
-    /// Datagrams received, counter.
-    pub datagrams_received: u64,
-    /// Datagrams dropped because nobody known sent them, counter.
-    pub datagrams_dropped: u64,
-    /// Handshakes with peers, by how they ended.
-    pub handshakes: HandshakesReport,
-    /// Turns in which a handshake was worked on, counter.
-    pub handshake_turns: u64,
-}
-
-/// Handshakes of a core, begun by either end, counters.
+/// How often something took how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct HandshakesReport {
-    /// Completed: each end holds the key that its member record publishes.
-    pub completed: u64,
-    /// Ended otherwise, for whatever reason.
-    pub failed: u64,
-    /// Of those, with a peer that showed another key than the member record of its address.
-    pub wrong_keys: u64,
-    /// Of those, with a peer that showed the right key and does not hold it.
-    pub wrong_signatures: u64,
+pub struct DurationsReport {
+    /// How many took at most as long as each of the bounds of `orbitkv_turn_seconds`, and longer than the one before; the
+    /// last of them longer than all. Counters.
+    pub counts: [u64; DURATION_BOUNDS_NS.len() + 1],
+    /// All of them together in nanoseconds, counter.
+    pub sum_ns: u64,
 }
 
-/// Grants of a shard. Each answer is another signal (chapter 3.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LendingReport {
-    /// Connections on which it lends.
-    pub connections: u64,
-    /// Operations now, those that only wait to drain included.
-    pub operations: u64,
-    /// Blocks pinned now.
-    pub pins: u64,
-    /// Slot bytes of those.
-    pub pinned_bytes: u64,
-    /// Of those, bytes that cannot be proved free.
-    pub quarantined_bytes: u64,
-    /// Nodes of this host that read in this core's arena.
-    pub readers: u64,
-    /// Who wanted to and was another user's or could not prove itself, counter.
-    pub readers_refused: u64,
-    /// Blocks granted, counter.
-    pub granted: u64,
-    /// Payload bytes lent, counter.
-    pub lent_bytes: u64,
-    /// Of those, bytes that were read over shared memory, counter.
-    pub lent_shm_bytes: u64,
-    /// Operations of which bytes came into quarantine, counter.
-    pub quarantines: u64,
-    /// Blocks that had ended, counter.
-    pub ended: u64,
-    /// Blocks that never were here, counter.
-    pub never_held: u64,
-    /// Of a sequence beyond the journal's head, counter: an alarm.
-    pub beyond_head: u64,
-    /// Blocks refused for want of pins or bytes, counter.
-    pub busy: u64,
-    /// Requests to another life of this node, counter.
-    pub stale_epoch: u64,
-    /// Requests while this node might not serve, counter.
-    pub lease_expired: u64,
-    /// Requests with a used number, counter.
-    pub repeated: u64,
-    /// Requests for somebody else, counter.
-    pub misdirected: u64,
-    /// Granted blocks whose bytes could not be read, counter.
-    pub failed: u64,
-    /// Operations that ended by time, counter.
-    pub expired: u64,
-    /// Operations that were cancelled, counter.
-    pub cancelled: u64,
-    /// Operations that ended with a connection, a member or our lease, counter.
-    pub cut_off: u64,
-}
-
-/// Fetches of a core from peers, counters unless said otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FetchingReport {
-    /// Connections on which it fetches, a level.
-    pub connections: u64,
-    /// Fetches begun.
-    pub begun: u64,
-    /// Blocks brought.
-    pub fetched: u64,
-    /// Payload bytes of those.
-    pub bytes: u64,
-    /// Of the blocks: read over shared memory.
-    pub fetched_shm: u64,
-    /// Payload bytes of those.
-    pub shm_bytes: u64,
-    /// Blocks that were to be read over shared memory and were not, or not in time.
-    pub unread: u64,
-    /// Payload bytes that came for nothing.
-    pub wasted_bytes: u64,
-    /// Fetches that found nobody with the block.
-    pub missing: u64,
-    /// Fetches that found everybody busy.
-    pub busy: u64,
-    /// Fetches of wrong bytes.
-    pub corrupt: u64,
-    /// Fetches whose deadline passed.
-    pub deadline: u64,
-    /// Fetches that went on with another source.
-    pub rerouted: u64,
-    /// Payloads without the checksum their source told: never shown.
-    pub wrong_checksums: u64,
-    /// Residences that had ended at their source when they were asked for: the index was behind.
-    pub range_ended: u64,
-    /// Answers of another life.
-    pub stale_epoch: u64,
-    /// Answers of sources that no longer share memory with this node.
-    pub transport_off: u64,
-    /// Answers of a source whose lease had expired.
-    pub lease_expired: u64,
-    /// Dials that failed.
-    pub dials_failed: u64,
-    /// Connections closed because a source broke the protocol.
-    pub violations: u64,
-    /// Requests to peers, each for as many blocks as waited for the same peer.
-    pub operations: u64,
-    /// Blocks asked for.
-    pub first_asks: u64,
-    /// Blocks asked for again after a call had failed, or was answered that they cannot be read.
-    pub extra_asks: u64,
-    /// Blocks that were not, because there had been too many.
-    pub extra_asks_refused: u64,
-    /// Calls that were answered.
-    pub calls_answered: u64,
-    /// Calls that failed or took too long.
-    pub calls_failed: u64,
-    /// Times a peer was left alone from then on.
-    pub breaker_opens: u64,
-    /// Calls that tried whether such a peer answers.
-    pub breaker_probes: u64,
-    /// Routes passed over because their peer is left alone.
-    pub breaker_refusals: u64,
-}
-
-/// Whether a core asks a shard of a peer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct BreakerReport {
-    /// The peer.
-    pub node_id: String,
-    /// Its shard.
-    pub shard: u16,
-    /// `closed`: it is asked; `half-open`: one call tries it; `open`: it is left alone.
-    pub state: String,
-    /// How often it was left alone, counter.
-    pub opens: u64,
-}
-
-/// Frames of one kind, counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PeerFrames {
-    /// How many.
-    pub frames: u64,
-    /// How many bytes, headers included.
-    pub bytes: u64,
+impl From<Durations> for DurationsReport {
+    fn from(Durations { counts, sum_ns }: Durations) -> DurationsReport {
+        DurationsReport { counts, sum_ns }
+    }
 }
 
 /// A namespace and the model it stands for; one row of `/cache/namespaces`.

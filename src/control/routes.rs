@@ -1,10 +1,13 @@
 //! `/cache/routes`: from whom the latest blocks were fetched, what else could have been done, and what came of it;
 //! and the counters of that.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use orbitkv_shards::planner::{PlanKind, PlannerFigures, REPLANS, Route, RouteTrace, TrialOutcome};
+use orbitkv_shards::planner::{ByAge, PlanKind, PlannerFigures, REPLANS, Route, RouteTrace, TrialOutcome};
+use orbitkv_wire::inventory::ResourceSummary;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -50,6 +53,14 @@ pub struct PlanningReport {
     pub failures: u64,
     /// Routes of which something is remembered, a level.
     pub routes: u64,
+    /// Blocks asked of whom their batch asks first, by age of that owner's inventory: within 0.5, 1, 2, 5 s, and older.
+    pub asked_by_age: ByAge,
+    /// Of those, refused.
+    pub refused_by_age: ByAge,
+    /// Batches judged, by age of what their owners said of how busy they are.
+    pub judged_by_age: ByAge,
+    /// By how many thousandths of the prediction those were off, in sum.
+    pub error_permille_by_age: ByAge,
 }
 
 /// A batch of blocks that was fetched.
@@ -108,6 +119,39 @@ pub struct OwnerRow {
     pub successes: Option<u32>,
     /// Age of the newest outcome of that route, a failure too, in milliseconds; none if it had no price.
     pub age_ms: Option<u64>,
+    /// Age of the owner's inventory in milliseconds; none if it was never whole.
+    pub inventory_age_ms: Option<u64>,
+    /// How busy the owner said that it is, if it did lately.
+    pub load: Option<LoadRow>,
+}
+
+/// How busy a node said that it is: evidence for a cost, and never a permission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoadRow {
+    /// Time since it was received, in milliseconds.
+    pub age_ms: u64,
+    /// Milliseconds that it was measured over.
+    pub window_ms: u32,
+    /// Blocks that other nodes read, or wait to read, at the end of that.
+    pub reads: u32,
+    /// Thousandths of the time in which its SSD was busy.
+    pub ssd_permille: u16,
+    /// Thousandths of its egress rate that were used; 0 without one.
+    pub egress_permille: u16,
+}
+
+impl LoadRow {
+    /// From what was said, and how long ago.
+    pub(super) fn new((summary, age): (ResourceSummary, Duration)) -> LoadRow {
+        LoadRow {
+            age_ms: age.as_millis() as u64,
+            window_ms: summary.window_ms,
+            reads: summary.reads_queued,
+            ssd_permille: summary.ssd_busy_permille,
+            egress_permille: summary.egress_busy_permille,
+        }
+    }
 }
 
 impl PlanningReport {
@@ -146,6 +190,10 @@ pub(super) fn planning(figures: &PlannerFigures) -> PlanningReport {
         outcomes: figures.outcomes,
         failures: figures.failures,
         routes: figures.routes,
+        asked_by_age: figures.ages.asked,
+        refused_by_age: figures.ages.refused,
+        judged_by_age: figures.ages.judged,
+        error_permille_by_age: figures.ages.error_permille,
     }
 }
 
@@ -179,7 +227,7 @@ fn replan_text(outcome: TrialOutcome) -> &'static str {
 
 /// What an operator reads of a batch.
 pub(super) fn row(trace: &RouteTrace) -> RouteRow {
-    let micros = |duration: std::time::Duration| duration.as_micros() as u64;
+    let micros = |duration: Duration| duration.as_micros() as u64;
     let alternatives = trace.alternatives.iter().map(|plan| PlanRow {
         plan: plan_text(&plan.kind),
         predicted_us: micros(plan.predicted),
@@ -191,6 +239,8 @@ pub(super) fn row(trace: &RouteTrace) -> RouteRow {
         bytes: traced.bytes,
         successes: traced.successes,
         age_ms: traced.age.map(|age| age.as_millis() as u64),
+        inventory_age_ms: traced.told.metadata_age.map(|age| age.as_millis() as u64),
+        load: traced.told.resource.map(LoadRow::new),
     });
     let replans = REPLANS.into_iter().zip(trace.replans).filter(|(_, count)| *count > 0);
     RouteRow {

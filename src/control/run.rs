@@ -4,6 +4,8 @@ use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use orbitkv_native::clock::boottime_ns;
+use orbitkv_shards::time::Moment;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -11,12 +13,15 @@ use super::cluster::{Cluster, Teller};
 use super::connections::BoundedListener;
 use super::etcd;
 use super::http::{self, HttpSettings};
+use super::log::LogFilter;
 use super::metadata::NodeIdentity;
+use super::policy::view::ConfigView;
+use super::policy::{CoresAndLog, PolicyFollower};
 use super::port::CorePort;
 use crate::cli::say;
 use crate::node::Node;
 use crate::quantity::ByteSize;
-use crate::settings::{Machine, NodeSettings, Token};
+use crate::settings::{Machine, NodeSettings, Policy, Token};
 
 /// How long requests in flight may take to be answered once the node ends; then they are cut off.
 const HTTP_END: Duration = Duration::from_secs(1);
@@ -32,16 +37,23 @@ pub fn serve(
     machine: &Machine,
     token: Option<Token>,
     listener: Option<TcpListener>,
+    log: LogFilter,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (seen, membership) = tokio::sync::watch::channel(None);
+    let (config_seen, config) = tokio::sync::watch::channel(ConfigView::default());
     let application = node.application.as_ref();
     let (hears, heard) = mpsc::unbounded_channel();
     let cluster =
         application.map(|application| Cluster::new(application.local(), application.scope(), hears));
     let applicant = application
         .map(|application| (application.registrar(node.incarnation), application.epoch_file.clone()));
-    let port = CorePort::new(node.take_mail(), identity, membership, cluster);
+    let port = CorePort::new(node.take_mail(), identity, membership, config, cluster);
+    let follower = node.application.as_ref().zip(Policy::of(settings)).map(|(application, flags)| {
+        let sink = Box::new(CoresAndLog { port: port.clone(), log });
+        let (name, file) = (application.local().node, application.policy_file.clone());
+        PolicyFollower::begin(flags, name, file, sink, config_seen, Moment(boottime_ns()))
+    });
     let ended = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -67,7 +79,7 @@ pub fn serve(
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
             let teller = Teller { port: port.clone(), epoch_file };
-            tokio::spawn(etcd::run(registrar, teller, heard, seen, stop))
+            tokio::spawn(etcd::run(registrar, teller, follower, heard, seen, stop))
         });
         say(&format!("engine socket {}", settings.engine_socket.display()));
         say(&format!(

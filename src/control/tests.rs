@@ -18,11 +18,13 @@ use super::etcd::{Sight, Traffic};
 use super::http::{BODY_BYTES_MAX, HttpSettings, NodePort, PortError, ShardFence, serve};
 use super::metadata::{NodeIdentity, Phase};
 use super::owners::OwnersPage;
+use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
 use crate::cli::http_client::{ClientError, HttpClient};
 use crate::exit::Exit;
 use crate::peers::SamplesAnswer;
 use crate::settings::Token;
+use crate::turns::recorder::TurnsAnswer;
 
 /// What the fake node answers.
 #[derive(Clone, Debug)]
@@ -74,6 +76,16 @@ impl NodePort for FakeNode {
         Ok(None)
     }
 
+    async fn turns(
+        &self,
+        _core: u16,
+        _after: u64,
+        _limit: usize,
+        _forget_through: u64,
+    ) -> Result<Option<TurnsAnswer>, PortError> {
+        Ok(None)
+    }
+
     async fn await_fence(
         &self,
         _fence: Fence,
@@ -89,6 +101,10 @@ impl NodePort for FakeNode {
 
     fn phase(&self) -> Phase {
         self.answers.lock().expect("not poisoned").phase
+    }
+
+    fn config(&self) -> ConfigView {
+        ConfigView::default()
     }
 
     fn membership(&self) -> Option<Sight> {
@@ -135,6 +151,9 @@ fn report(shard: u16, incarnation: &str, head: u64) -> ShardReport {
     report.journal.head_sequence = head;
     report.service.hits.ssd = 5;
     report.service.saves_refused.too_large = 3;
+    report.turns.whole.counts[4] = 7;
+    report.turns.whole.counts[15] = 1;
+    report.turns.whole.sum_ns = 1_500_000_000;
     report
 }
 
@@ -291,6 +310,13 @@ fn metrics_are_text_with_bounded_labels() {
         "orbitkv_saves_refused_total{shard=\"0\",reason=\"too_large\"} 3",
         "orbitkv_journal_head_sequence{shard=\"1\"} 9",
         "orbitkv_serving 1",
+        "# TYPE orbitkv_turn_seconds histogram",
+        "orbitkv_turn_seconds_bucket{le=\"0.00005\",shard=\"1\",part=\"whole\"} 0",
+        "orbitkv_turn_seconds_bucket{le=\"0.0001\",shard=\"1\",part=\"whole\"} 7",
+        "orbitkv_turn_seconds_bucket{le=\"0.2\",shard=\"1\",part=\"whole\"} 7",
+        "orbitkv_turn_seconds_bucket{le=\"+Inf\",shard=\"0\",part=\"whole\"} 8",
+        "orbitkv_turn_seconds_sum{shard=\"0\",part=\"whole\"} 1.5",
+        "orbitkv_turn_seconds_count{shard=\"0\",part=\"whole\"} 8",
         "# EOF",
     ] {
         assert!(text.lines().any(|seen| seen == line), "`{line}` is not in\n{text}");

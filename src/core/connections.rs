@@ -124,7 +124,11 @@ impl Core {
         let phase = connection.phase;
         let greeted = phase == Phase::Open;
         let Some(bytes) = self.parts.hub.outbound(id) else { return };
-        match self.sockets.send(id, bytes, self.parts.arena.fd(), greeted) {
+        let sent = self.sockets.send(id, bytes, self.parts.arena.fd(), greeted);
+        if sent == Sent::All {
+            self.parts.hub.trace.respond(id.0);
+        }
+        match sent {
             Sent::All if phase == Phase::Closing => self.close(id),
             Sent::All => {
                 // Frames may have waited for room in the answers, whether or not reading was paused.

@@ -7,6 +7,8 @@ use orbitkv_shards::segment_log::SegmentId;
 use orbitkv_shards::shard::{Order, OrderKind, Shard, TransferId};
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 
+use crate::turns::recorder::Trace;
+
 /// Marks the id of a segment table's write.
 const TABLE: u64 = 1 << 63;
 
@@ -45,21 +47,29 @@ impl DeviceDriver {
 
     /// The device's part of a turn: reports completions to the shard and, unless `stopping`, takes its
     /// next orders. Returns whether more can be done without waiting.
-    pub fn step(&mut self, shard: &mut Shard, stopping: bool) -> bool {
-        self.step_within(shard, stopping, CHECKSUM_BYTES_PER_TURN)
+    pub fn step(&mut self, shard: &mut Shard, trace: &mut Trace, stopping: bool) -> bool {
+        self.step_within(shard, trace, stopping, CHECKSUM_BYTES_PER_TURN)
     }
 
     /// Another look in the same turn, when the rooms have worked: as [`Self::step`], with hardly any
     /// checksums.
-    pub fn step_again(&mut self, shard: &mut Shard, stopping: bool) -> bool {
-        self.step_within(shard, stopping, CHECKSUM_BYTES_BETWEEN)
+    pub fn step_again(&mut self, shard: &mut Shard, trace: &mut Trace, stopping: bool) -> bool {
+        self.step_within(shard, trace, stopping, CHECKSUM_BYTES_BETWEEN)
     }
 
-    fn step_within(&mut self, shard: &mut Shard, stopping: bool, checksum_bytes: u64) -> bool {
+    fn step_within(
+        &mut self,
+        shard: &mut Shard,
+        trace: &mut Trace,
+        stopping: bool,
+        checksum_bytes: u64,
+    ) -> bool {
         let mut more = self.reap(shard, checksum_bytes);
+        trace.take_stages(shard);
         if !stopping && self.submit(shard) {
             more |= self.reap(shard, CHECKSUM_BYTES_BETWEEN);
         }
+        trace.take_stages(shard);
         more
     }
 
@@ -72,6 +82,10 @@ impl DeviceDriver {
             } else {
                 shard.on_transfer_done(TransferId(completed.id), outcome);
             }
+        }
+        // With more to come, what is there already may not have been reported.
+        if !turn.more {
+            shard.on_device_seen();
         }
         turn.more
     }

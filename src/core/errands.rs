@@ -42,14 +42,14 @@ impl Core {
                 }
                 for (ShardIndex(to), tag, command) in commands {
                     if usize::from(to) == me {
-                        self.parts.shard.execute(tag, command, now);
-                        self.note_head();
+                        self.execute(tag, command, now);
                     } else {
                         self.post(usize::from(to), Letter::Command(Box::new((tag, command))));
                     }
                 }
             }
             Errand::Register(tag, registration) if me == 0 => {
+                self.parts.hub.trace.execute(tag);
                 let outcome = self.registry.register(*registration);
                 self.parts.hub.on_registered(tag, outcome);
             }

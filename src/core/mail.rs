@@ -23,6 +23,8 @@ use crate::peers::{
     LifeLetter, OwnerRow, OwnersPage, PermitLetter, ReadingsAnswer, ReadingsQuestion, SamplesAnswer,
     SamplesQuestion,
 };
+use crate::settings::Policy;
+use crate::turns::recorder::{TurnsAnswer, TurnsQuestion};
 
 /// Letters a lane holds.
 pub const LANE_LETTERS: usize = 1_024;
@@ -81,6 +83,10 @@ pub enum Letter {
     Readings(Box<ReadingsQuestion>),
     /// Control wants samples of visibility.
     Samples(SamplesQuestion),
+    /// Control wants a page of what this core recorded of its turns.
+    Turns(TurnsQuestion),
+    /// Settings that hold from now on, and the number of their version.
+    Policy(Box<(u64, Policy)>),
     /// End now: whatever the device still does is waited for, nothing else.
     Stop,
 }
@@ -113,6 +119,8 @@ pub enum Answer {
     Readings(Box<ReadingsAnswer>),
     /// Samples of visibility and whose; none if the core keeps none.
     Samples(Tag, ShardIndex, Box<Option<SamplesAnswer>>),
+    /// A page of recorded turns and whose; none if the core records none.
+    Turns(Tag, ShardIndex, Box<Option<TurnsAnswer>>),
     /// The core stands at this revision of the membership.
     Lowered(ShardIndex, u64),
     /// What was heard on the wire contradicts what is known of a member.

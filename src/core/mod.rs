@@ -6,6 +6,7 @@ pub mod device;
 mod errands;
 pub mod mail;
 mod peers;
+mod policy;
 mod reactor;
 pub mod report;
 pub mod sockets;
@@ -20,6 +21,7 @@ use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::ConnectionId;
+use orbitkv_shards::resilience::breaker::Change;
 use orbitkv_shards::segment_log::BlockName;
 use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
@@ -28,6 +30,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use crate::engine::EngineHub;
 use crate::engine::registry::Registry;
 use crate::peers::Peers;
+use crate::turns::{What, Woken};
 use device::DeviceDriver;
 use mail::{Answer, Incoming, LETTERS_PER_TURN, Letter, Mail};
 use report::{CoreReport, TurnCounters};
@@ -84,6 +87,24 @@ pub enum Ready {
     Receive(ConnectionId),
     /// A connection has room.
     Send(ConnectionId),
+}
+
+impl Ready {
+    /// What it is called where turns are recorded.
+    fn woken(self) -> Woken {
+        match self {
+            Ready::Mail => Woken::Mail,
+            Ready::Listener => Woken::Listener,
+            Ready::Device => Woken::Device,
+            Ready::Datagrams => Woken::Datagrams,
+            Ready::PeerSockets => Woken::PeerSockets,
+            Ready::Again => Woken::LeftOver,
+            Ready::Timer => Woken::Timer,
+            Ready::Processes => Woken::Processes,
+            Ready::Receive(_) => Woken::Engine,
+            Ready::Send(_) => Woken::Room,
+        }
+    }
 }
 
 /// What a watch waits for.
@@ -166,6 +187,8 @@ pub struct Core {
     units_left: usize,
     life: Life,
     turns: TurnCounters,
+    /// Version of the settings that hold; 0 is what the flags say.
+    policy_version: u64,
 }
 
 impl Core {
@@ -191,6 +214,7 @@ impl Core {
             units_left: 0,
             life: Life::Serving,
             turns: TurnCounters::default(),
+            policy_version: 0,
         };
         core.watch_own()?;
         Ok(core)
@@ -254,9 +278,13 @@ impl Core {
     pub fn on_ready(&mut self, ready: Ready) -> Next {
         let start = monotonic_ns();
         let now = Moment(start);
+        self.parts.hub.trace.begin_turn(start);
         let next = self.take_in(ready, now);
+        self.lap(What::Wake);
         self.turn(now);
-        self.turns.record(monotonic_ns().saturating_sub(start));
+        let ns = monotonic_ns().saturating_sub(start);
+        self.turns.record(ns);
+        self.parts.hub.trace.end_turn(start, ns, ready.woken());
         next
     }
 
@@ -301,17 +329,22 @@ impl Core {
 
     fn turn(&mut self, now: Moment) {
         self.units_left = UNITS_PER_TURN;
+        self.parts.shard.hear(now);
         let mut left_over = self.read_mail(now);
+        self.lap(What::Mail);
         if self.parts.shard.has_work() {
             self.parts.shard.step();
+            self.lap(What::Steps);
         }
         let stopping = self.life != Life::Serving;
         // What completes makes answers: it waits while others have not gone out, but not for ever.
         let answers_wait = self.parts.mail.owes_answers() && !stopping;
         if let Some(driver) = self.parts.device.as_mut().filter(|_| !answers_wait) {
-            left_over |= driver.step(&mut self.parts.shard, stopping);
+            left_over |= driver.step(&mut self.parts.shard, &mut self.parts.hub.trace, stopping);
         }
         self.tell_lost();
+        self.lap(What::Device);
+        self.tell_device_changes();
         let mut rounds = 0;
         loop {
             let (worked, cut_short) = self.run_errands(now);
@@ -326,15 +359,18 @@ impl Core {
                 break;
             }
         }
+        self.lap(What::Rounds);
         if rounds > 0
             && let Some(driver) = self.parts.device.as_mut().filter(|_| !answers_wait)
         {
-            left_over |= driver.step_again(&mut self.parts.shard, stopping);
+            left_over |= driver.step_again(&mut self.parts.shard, &mut self.parts.hub.trace, stopping);
             left_over |= self.deliver_replies(now);
+            self.lap(What::Device);
         }
         for id in self.parts.hub.take_dirty() {
             self.flush(id, now);
         }
+        self.lap(What::Sockets);
         left_over |= !stopping && self.turn_peers(now);
         // What peers have decided is told in the next turn, which comes at once.
         left_over |= !stopping && self.parts.shard.has_replies();
@@ -344,6 +380,11 @@ impl Core {
         if (left_over || self.parts.spins) && self.life != Life::Ended {
             self.ring_again();
         }
+        self.lap(What::Close);
+    }
+
+    fn lap(&mut self, part: What) {
+        self.parts.hub.trace.lap(part);
     }
 
     /// Makes another turn come at once.
@@ -359,6 +400,19 @@ impl Core {
             let BlockName { namespace, group, block } = lost.block;
             let (sequence, cause, finder) = (lost.sequence.0, lost.cause, lost.finder);
             tracing::error!(core = self.index(), %namespace, group = group.0, %block, sequence, ?cause, ?finder, "lost write");
+        }
+    }
+
+    /// Says when the device is left alone and when it is used again.
+    fn tell_device_changes(&mut self) {
+        while let Some(change) = self.parts.shard.poll_device_change() {
+            let core = self.index();
+            match change {
+                Change::Opened { .. } => {
+                    tracing::warn!(core, "the SSD fails or is too slow: it is left alone");
+                }
+                Change::Closed => tracing::info!(core, "the SSD answers again"),
+            }
         }
     }
 
@@ -385,11 +439,11 @@ impl Core {
         match letter {
             Letter::Command(command) => {
                 let (tag, command) = *command;
-                self.parts.shard.execute(tag, command, now);
-                self.note_head();
+                self.execute(tag, command, now);
             }
             Letter::Register(question) => {
                 let (tag, registration) = *question;
+                self.parts.hub.trace.execute(tag);
                 let outcome = Box::new(self.registry.register(registration));
                 self.parts.mail.answer(from, Answer::Registered(tag, outcome));
             }
@@ -417,6 +471,11 @@ impl Core {
             | Letter::Samples(..) => {
                 self.on_peers_letter(from, letter, now);
             }
+            Letter::Turns(question) => {
+                let page = Box::new(self.parts.hub.trace.page(&question));
+                self.parts.mail.answer(from, Answer::Turns(question.tag, self.parts.shard.index(), page));
+            }
+            Letter::Policy(policy) => self.take_policy(*policy, now),
             Letter::Stop => {
                 self.life = Life::Stopping;
                 self.parts.listener = None;
@@ -433,12 +492,22 @@ impl Core {
             | Answer::Owners(..)
             | Answer::Readings(..)
             | Answer::Samples(..)
+            | Answer::Turns(..)
             | Answer::Lowered(..)
             | Answer::Doubted(..)
             | Answer::Look(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }
+    }
+
+    /// Carries a command out on this core's shard.
+    fn execute(&mut self, tag: Tag, command: Command, now: Moment) {
+        let CoreParts { shard, hub, .. } = &mut self.parts;
+        hub.trace.execute(tag);
+        shard.execute(tag, command, now);
+        hub.trace.take_stages(shard);
+        self.note_head();
     }
 
     /// A tag whose reply nobody waits for.
@@ -453,6 +522,7 @@ impl Core {
             figures: self.parts.shard.figures(),
             engine: self.parts.hub.counters(),
             turns: self.turns,
+            policy_version: self.policy_version,
             mail: self.parts.mail.peaks(),
             device_peak: self.parts.device.as_ref().map_or(0, |driver| u64::from(driver.peak())),
             file_deleted: self.parts.file.as_ref().is_some_and(|file| file.is_deleted().unwrap_or(false)),

@@ -1,11 +1,12 @@
 //! The peers' part of a core: what control and other cores say about peers, and their place in a turn.
 
-use orbitkv_native::clock::boottime_ns;
+use orbitkv_native::clock::{boottime_ns, monotonic_ns};
 use orbitkv_shards::shard::{Outcome, Reply};
 use orbitkv_shards::time::Moment;
 
 use super::mail::{Answer, Letter};
 use super::{Core, CoreParts};
+use crate::turns::What;
 
 impl Core {
     pub(super) fn wake_peers(&mut self) {
@@ -30,18 +31,25 @@ impl Core {
     /// The peers' part of a turn: after the engines', whose answers have gone out. True if more is to be done.
     pub(super) fn turn_peers(&mut self, now: Moment) -> bool {
         let control = self.control();
-        let CoreParts { peers: Some(peers), shard, mail, .. } = &mut self.parts else { return false };
+        let CoreParts { peers: Some(peers), shard, mail, hub, .. } = &mut self.parts else { return false };
         let mut left_over = false;
         let boot = Moment(boottime_ns());
-        if peers.is_due(shard.head(), now) || shard.has_peer_work() {
-            left_over = peers.turn(shard, now, boot);
-            if left_over {
-                peers.wake();
+        let is_due = peers.is_due(shard.head(), now) || shard.has_peer_work();
+        if is_due || peers.is_reading(boot) {
+            let began_ns = monotonic_ns();
+            if is_due {
+                left_over = peers.turn(shard, &mut hub.trace, now, boot);
+                if left_over {
+                    peers.wake();
+                }
+            } else {
+                peers.read_on();
+                hub.trace.lap(What::Payload);
             }
-        } else if peers.is_reading(boot) {
-            peers.read_on();
+            self.turns.peers.record(monotonic_ns().saturating_sub(began_ns));
         }
         left_over |= peers.is_reading(boot);
+        peers.observe(shard, now);
         while let Some((to, letter)) = peers.poll_letter() {
             if let Err(letter) = mail.send(to, letter) {
                 // Whoever takes from the full lane rings.

@@ -204,6 +204,7 @@ impl Exercise<'_> {
             block_bytes: self.plan.block_bytes,
             speed: 0.0,
             spread: Spread::RoundRobin,
+            announced: 0,
             connect_wait: CONNECT_WAIT,
         };
         let report = replay(&requests, &settings, &mut |_| std::ops::ControlFlow::Continue(()))?;

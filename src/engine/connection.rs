@@ -8,7 +8,7 @@ use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_shards::ledger::{Ledger, LedgerSettings};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
-use orbitkv_wire::engine::Operation;
+use orbitkv_wire::engine::{Operation, VERSION_MIN};
 use orbitkv_wire::identity::{GroupId, NamespaceDigest};
 use orbitkv_wire::namespace::GroupKind;
 
@@ -84,6 +84,8 @@ pub struct Connection {
     pub process_id: u32,
     /// Where in its life it is.
     pub phase: Phase,
+    /// Protocol version agreed on in Hello.
+    pub version: u16,
     /// Instance, once registered.
     pub instance: Option<InstanceId>,
     /// Name of that instance, from the first Register on that was not refused.
@@ -94,6 +96,8 @@ pub struct Connection {
     pub registered: Vec<Registered>,
     /// Bytes received and not yet understood: at most one frame.
     pub inbound: Vec<u8>,
+    /// When the last of them came: the turn that took them in.
+    pub received: Moment,
     /// Bytes to be sent.
     pub outbound: Vec<u8>,
     /// Bytes that answers still to come may have, and bytes kept of their requests.
@@ -118,11 +122,13 @@ impl Connection {
             id,
             process_id,
             phase: Phase::Greeting,
+            version: VERSION_MIN,
             instance: None,
             instance_name: None,
             registering: 0,
             registered: Vec::new(),
             inbound: Vec::new(),
+            received: Moment(0),
             outbound: Vec::new(),
             owed_bytes: 0,
             requests: BTreeMap::new(),

@@ -61,6 +61,7 @@ impl EngineHub {
             );
             if over {
                 connection.drain = None;
+                self.trace.answer(id.0, request_id);
             }
             self.dirty.insert(id);
         }

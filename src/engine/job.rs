@@ -69,7 +69,7 @@ pub enum Collected {
     },
     /// Reserve.
     Slots(Vec<SlotRecord>),
-    /// Commit, Abort, Evict.
+    /// Commit, Abort, Evict, Prefetch.
     Outcomes(Vec<OutcomeRecord>),
     /// Acquire.
     Blocks {
@@ -172,6 +172,11 @@ impl Job {
                 found.into_iter().for_each(|(index, slot)| slots[index as usize] = slot);
             }
             (Collected::Outcomes(outcomes), Outcome::Committed(found)) => {
+                for (index, outcome) in found {
+                    outcomes[index as usize] = OutcomeRecord { outcome: outcome as u8 };
+                }
+            }
+            (Collected::Outcomes(outcomes), Outcome::Prefetched(found)) => {
                 for (index, outcome) in found {
                     outcomes[index as usize] = OutcomeRecord { outcome: outcome as u8 };
                 }

@@ -8,6 +8,7 @@
 pub mod connection;
 mod drain;
 pub mod job;
+mod prefetch;
 pub mod prefix;
 pub mod refusal;
 mod registration;
@@ -33,6 +34,8 @@ use job::{Collected, Course, Job, Progress};
 use refusal::Refused;
 use registry::{Conflict, Registration};
 
+use crate::turns::recorder::Trace;
+
 /// Connections one core serves, closed ones with a living process included.
 pub const CONNECTIONS_MAX: usize = 1_024;
 
@@ -45,6 +48,10 @@ const GENERATION_BITS_DROPPED: u32 = u64::BITS - CONNECTION_BITS + 1;
 
 /// How often ledgers that nobody writes to are looked at for answers that have come of age.
 const LEDGER_LOOK: Duration = Duration::from_secs(10);
+
+/// Deadlines that are met in one turn, of requests and of ledgers each: an engine may let as many pass at once as it may have
+/// requests.
+const DEADLINES_PER_TURN: usize = 64;
 
 /// Deadline of an Acquire or Sync that names none.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
@@ -127,6 +134,8 @@ pub struct EngineHub {
     basis: Option<Basis>,
     draining: bool,
     drain_asked: bool,
+    /// What becomes of requests when, if anybody asked for it; its core adds what it does.
+    pub trace: Trace,
     latest: Moment,
     counters: EngineCounters,
 }
@@ -153,6 +162,7 @@ impl EngineHub {
             basis: None,
             draining: false,
             drain_asked: false,
+            trace: Trace::default(),
             latest: Moment(0),
             counters: EngineCounters::default(),
         }
@@ -212,6 +222,7 @@ impl EngineHub {
     pub fn on_bytes(&mut self, id: ConnectionId, bytes: &[u8], now: Moment) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.inbound.extend_from_slice(bytes);
+            connection.received = now;
         }
         self.work(id, now);
     }
@@ -258,6 +269,8 @@ impl EngineHub {
     ) {
         self.counters.requests += 1;
         let request_id = header.request_id;
+        let received = self.connections.get(&id).map_or(now, |connection| connection.received);
+        self.trace.frame(id.0, request_id, header.operation, received.0);
         let decoded = decode_request(header, body);
         let operation = Operation::from_wire(header.operation);
         match (decoded, operation) {
@@ -289,12 +302,14 @@ impl EngineHub {
     fn refuse(&mut self, id: ConnectionId, operation: Operation, request_id: u64, refused: &Refused) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         refused.append_to(&mut connection.outbound, operation, request_id);
+        self.trace.answer(id.0, request_id);
         self.dirty.insert(id);
     }
 
     fn start_job(&mut self, job: Job) -> u64 {
         let number = self.next_job;
         self.next_job += 1;
+        self.trace.link(job.connection.0, job.request_id, number);
         if let Some(deadline) = job.deadline {
             self.deadlines.insert((deadline, number));
         }
@@ -384,6 +399,7 @@ impl EngineHub {
                 refused.append_to(&mut connection.outbound, Operation::Register, job.request_id);
             }
         }
+        self.trace.answer(job.connection.0, job.request_id);
         self.dirty.insert(job.connection);
     }
 
@@ -415,28 +431,9 @@ impl EngineHub {
         }
         let waiting = connection.outbound.len() as u64;
         self.counters.outbound_bytes_peak = self.counters.outbound_bytes_peak.max(waiting);
+        self.trace.answer(job.connection.0, job.request_id);
         self.watch_ledger(job.connection);
         self.dirty.insert(job.connection);
-    }
-
-    /// Sees to it that answers leave a ledger that nobody writes to any more.
-    fn watch_ledger(&mut self, id: ConnectionId) {
-        let connection = self.connections.get_mut(&id).expect("a connection that was just answered");
-        if connection.ledger_look_at.is_none() && connection.ledger.answers() > 0 {
-            let at = self.latest + LEDGER_LOOK;
-            connection.ledger_look_at = Some(at);
-            self.ledger_looks.insert((at, id));
-        }
-    }
-
-    fn look_at_ledgers(&mut self, now: Moment) {
-        while let Some(&(at, id)) = self.ledger_looks.first().filter(|(at, _)| *at <= now) {
-            self.ledger_looks.remove(&(at, id));
-            let connection = self.connections.get_mut(&id).expect("a closed connection is not looked at");
-            connection.ledger_look_at = None;
-            connection.ledger.expire(now);
-            self.watch_ledger(id);
-        }
     }
 
     /// Gives a job up: what waits is cancelled at the shards, and answered by what they say.
@@ -466,14 +463,15 @@ impl EngineHub {
         self.tag(0)
     }
 
-    /// Lets time pass: requests whose deadline is over are given up, old answers are forgotten.
+    /// Lets time pass: requests whose deadline is over are given up, old answers are forgotten; a bounded part of them,
+    /// and [`EngineHub::next_deadline`] stays over while there are more.
     pub fn on_time(&mut self, now: Moment) {
         self.latest = self.latest.max(now);
         self.look_at_ledgers(now);
-        while let Some(&(deadline, number)) = self.deadlines.first() {
-            if deadline > now {
+        for _ in 0..DEADLINES_PER_TURN {
+            let Some(&(deadline, number)) = self.deadlines.first().filter(|(at, _)| *at <= now) else {
                 break;
-            }
+            };
             self.deadlines.remove(&(deadline, number));
             self.give_up(number, true);
         }
@@ -494,6 +492,7 @@ impl EngineHub {
             return;
         }
         connection.close();
+        self.trace.drop_answers(id.0);
         if let Some(at) = connection.ledger_look_at.take() {
             self.ledger_looks.remove(&(at, id));
         }

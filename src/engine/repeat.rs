@@ -6,8 +6,8 @@ use orbitkv_shards::ledger::Begin;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::{Operation, Status, content_digest};
 
-use super::EngineHub;
 use super::refusal::Refused;
+use super::{DEADLINES_PER_TURN, EngineHub, LEDGER_LOOK};
 
 /// What becomes of a request that the ledger was asked about.
 pub(super) enum Repeat {
@@ -37,7 +37,9 @@ pub(super) fn is_ledgered(operation: Operation) -> bool {
         | Operation::Query
         | Operation::Cancel
         | Operation::List
-        | Operation::Drain => false,
+        | Operation::Drain
+        // Wanting a block twice is wanting it once.
+        | Operation::Prefetch => false,
     }
 }
 
@@ -62,6 +64,7 @@ impl EngineHub {
             Begin::InFlight => Repeat::Handled,
             Begin::Answered(answer) => {
                 connection.outbound.extend_from_slice(answer);
+                self.trace.answer(id.0, request_id);
                 self.dirty.insert(id);
                 Repeat::Handled
             }
@@ -70,6 +73,27 @@ impl EngineHub {
                 let text = "too many changes are unanswered: wait for answers".to_owned();
                 Repeat::Refused(Refused::new(Status::TooManyInFlight, 0, text))
             }
+        }
+    }
+
+    /// Sees to it that answers leave a ledger that nobody writes to any more.
+    pub(super) fn watch_ledger(&mut self, id: ConnectionId) {
+        let connection = self.connections.get_mut(&id).expect("a connection that was just answered");
+        if connection.ledger_look_at.is_none() && connection.ledger.answers() > 0 {
+            let at = self.latest + LEDGER_LOOK;
+            connection.ledger_look_at = Some(at);
+            self.ledger_looks.insert((at, id));
+        }
+    }
+
+    pub(super) fn look_at_ledgers(&mut self, now: Moment) {
+        for _ in 0..DEADLINES_PER_TURN {
+            let Some(&(at, id)) = self.ledger_looks.first().filter(|(at, _)| *at <= now) else { break };
+            self.ledger_looks.remove(&(at, id));
+            let connection = self.connections.get_mut(&id).expect("a closed connection is not looked at");
+            connection.ledger_look_at = None;
+            connection.ledger.expire(now);
+            self.watch_ledger(id);
         }
     }
 }

@@ -27,7 +27,7 @@ use super::repeat::{Repeat, is_ledgered};
 use super::views::Views;
 use super::{Connection, EngineHub, Errand, Phase, deadline};
 
-type Parts = Vec<(ShardIndex, Command)>;
+pub(super) type Parts = Vec<(ShardIndex, Command)>;
 
 impl EngineHub {
     pub(super) fn begin(
@@ -168,6 +168,9 @@ impl EngineHub {
                 (collected, everywhere(shards, || Command::Clear { namespace, media }))
             }
             Request::List(body) => self.list(&body)?,
+            Request::Prefetch(body, lists, hashes) => {
+                self.prefetch(id, (&body, &lists, hashes), deadline(header, now))?
+            }
             Request::Sync => {
                 let heads = vec![answers::SequenceRecord { sequence: 0 }; usize::from(shards)];
                 let outcome = match self.basis {
@@ -211,6 +214,7 @@ impl EngineHub {
 
     fn done(&mut self, id: ConnectionId, operation: Operation, request_id: u64) -> Result<(), Refused> {
         answers::append_done(&mut self.at(id).outbound, operation, request_id);
+        self.trace.answer(id.0, request_id);
         self.dirty.insert(id);
         Ok(())
     }
@@ -234,9 +238,10 @@ impl EngineHub {
         let greeting = self.greeting;
         let connection = self.at(id);
         connection.phase = Phase::Open;
+        connection.version = hello.version_max.min(VERSION);
         connection.in_flight_max = usize::from(hello.in_flight).clamp(1, connection.in_flight_max);
         let body = HelloAnswer {
-            version: VERSION,
+            version: connection.version,
             layout_hash: layout_hash(),
             arena_generation: greeting.arena_generation,
             arena_bytes: greeting.arena_bytes,
@@ -255,6 +260,7 @@ impl EngineHub {
             &[],
         );
         let process_id = connection.process_id;
+        self.trace.answer(id.0, request_id);
         self.dirty.insert(id);
         if hello.previous_connection != 0 && hello.previous_connection != id.0 {
             let connection = ConnectionId(hello.previous_connection);
@@ -501,7 +507,7 @@ impl EngineHub {
 }
 
 /// "Recovered" means host memory here: no other promise is made.
-fn host_memory(body: &PrefixBody) -> Result<(), Refused> {
+pub(super) fn host_memory(body: &PrefixBody) -> Result<(), Refused> {
     if body.completion == Completion::Host as u8 {
         return Ok(());
     }
@@ -513,7 +519,7 @@ fn host_memory(body: &PrefixBody) -> Result<(), Refused> {
 fn key_bytes(request: &Request<'_>) -> usize {
     match request {
         Request::Reserve(_, keys) => keys.len() * size_of::<(Key, u64)>(),
-        Request::Acquire(_, _, hashes) => hashes.len() * size_of::<Key>(),
+        Request::Acquire(_, _, hashes) | Request::Prefetch(_, _, hashes) => hashes.len() * size_of::<Key>(),
         Request::Evict(_, keys) => keys.len() * size_of::<Key>(),
         Request::Commit(_, slots) | Request::Abort(_, slots) => {
             slots.len() * size_of::<(u32, ReservationId)>()
@@ -539,6 +545,7 @@ fn owed_bytes(request: &Request<'_>) -> usize {
         Request::List(list) => 2 * list.limit as usize * ResidentRecord::BYTES,
         Request::Commit(_, slots) | Request::Abort(_, slots) => slots.len() * OutcomeRecord::BYTES,
         Request::Evict(_, keys) => keys.len() * OutcomeRecord::BYTES,
+        Request::Prefetch(_, _, hashes) => hashes.len() * OutcomeRecord::BYTES,
         Request::Hello(_)
         | Request::Ping
         | Request::Register(..)
@@ -558,7 +565,7 @@ fn shard_of(shards: u16) -> impl Fn(&(u32, ReservationId)) -> ShardIndex {
 }
 
 /// Groups `items` by shard, in shard order, and makes one command of each group.
-fn split<T>(
+pub(super) fn split<T>(
     shards: u16,
     items: Vec<T>,
     shard: impl Fn(&T) -> ShardIndex,
@@ -584,11 +591,10 @@ fn everywhere(shards: u16, mut command: impl FnMut() -> Command) -> Parts {
 }
 
 fn evict_keys(namespace: &NamespaceDigest, records: Records<'_, KeyRecord>) -> Result<Vec<Key>, Refused> {
-    let mut keys = Vec::with_capacity(records.len());
-    for (index, record) in (0u32..).zip(records.iter()) {
+    let keys = (0u32..).zip(records.iter()).map(|(index, record)| {
         let record = record?;
         let (group, block) = (GroupId(record.group), BlockHash(record.block));
-        keys.push(Key { index, namespace: 0, group, block, hash: key_hash(namespace, group, &block) });
-    }
-    Ok(keys)
+        Ok(Key { index, namespace: 0, group, block, hash: key_hash(namespace, group, &block) })
+    });
+    keys.collect()
 }

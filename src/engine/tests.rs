@@ -407,6 +407,22 @@ fn cancels_of_one_request_stop_it_once() {
 }
 
 #[test]
+fn deadlines_that_pass_together_are_met_a_part_a_turn() {
+    let mut rig = Rig::registered();
+    for request_id in 10..210 {
+        rig.prefix(Operation::Acquire, request_id, prefix_body(0), 1);
+    }
+    rig.commands();
+    let over = Moment(rig.hub.deadlines.last().expect("each has one").0.0);
+    let mut met = Vec::new();
+    while rig.hub.next_deadline().is_some_and(|at| at <= over) {
+        rig.hub.on_time(over);
+        met.push(rig.commands().len());
+    }
+    assert_eq!(met, [64, 64, 64, 8]);
+}
+
+#[test]
 fn a_closed_connection_keeps_no_answers() {
     let mut rig = Rig::registered();
     rig.ask_bare(Operation::Sync, 9);
@@ -504,4 +520,23 @@ fn attaches_are_answered_one_after_the_other() {
 
 fn places(found: Vec<(u32, Place)>) -> Outcome {
     Outcome::Places(Places { found, namespaces: Vec::new(), keys: Vec::new(), peers: None })
+}
+
+#[test]
+fn an_announcement_goes_to_the_shards_with_its_deadline_and_is_answered_at_once() {
+    let mut rig = Rig::registered();
+    rig.prefix(Operation::Prefetch, 10, prefix_body(0), 3);
+    let mut commands = rig.commands();
+    let (tag, command) = commands.pop().expect("one shard, one command");
+    let Command::Prefetch { connection, keys, until, .. } = command else { panic!("{command:?}") };
+    assert_eq!((connection, keys.len(), until), (rig.id, 3, Moment(5) + DEADLINE_DEFAULT));
+    let outcomes = (0..3).map(|index| (index, answers::PrefetchOutcome::Taken)).collect();
+    rig.reply(tag, Outcome::Prefetched(outcomes));
+    assert_eq!(rig.answers(), [(10, Status::Ok)]);
+    assert!(rig.hub.next_deadline().is_none(), "nobody waits for it");
+    // Of a connection that agreed on the first version it is refused, and the connection lives on.
+    rig.hub.connections.get_mut(&rig.id).expect("open").version = VERSION_MIN;
+    rig.prefix(Operation::Prefetch, 11, prefix_body(0), 3);
+    rig.ask_bare(Operation::Ping, 12);
+    assert_eq!(rig.answers(), [(11, Status::Incompatible), (12, Status::Ok)]);
 }

@@ -7,6 +7,7 @@ use orbitkv_native::quic::{Fingerprint, Member as Endpoint};
 use orbitkv_shards::inventory::subscriber::Index;
 use orbitkv_shards::members::{Local, Member, MemberMap};
 use orbitkv_shards::membership::{Looked, Roster};
+use orbitkv_shards::resilience::zones::{Distance, ZoneLabel};
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId};
@@ -42,6 +43,8 @@ pub struct Neighbours {
     pub map: MemberMap,
     /// In the order of names.
     contacts: Vec<(NodeId, Arc<Contact>)>,
+    /// Who stands in the zone of whoever looks, in the order of names.
+    near: Vec<NodeId>,
 }
 
 impl Neighbours {
@@ -50,7 +53,25 @@ impl Neighbours {
     pub fn of(roster: &Roster) -> Neighbours {
         let contact = |node| roster.contact(node).map(|contact| (node, contact.clone()));
         let contacts = roster.map().members().iter().filter_map(|member| contact(member.node)).collect();
-        Neighbours { map: roster.map().clone(), contacts }
+        Neighbours { map: roster.map().clone(), contacts, near: Vec::new() }
+    }
+
+    /// As a node of them sees them.
+    fn seen_from(mut self, own: NodeId) -> Neighbours {
+        let zone = self.contact(own).map(|contact| contact.zone.clone()).filter(|zone| !zone.is_empty());
+        let own_zone = zone.map(|zone| ZoneLabel::new("", &zone));
+        let is_near = |contact: &Contact| {
+            let theirs = ZoneLabel::new("", &contact.zone);
+            own_zone.as_ref().is_some_and(|zone| zone.distance(&theirs) == Distance::SameZone)
+        };
+        let near = self.contacts.iter().filter(|(_, contact)| is_near(contact));
+        self.near = near.map(|(node, _)| *node).collect();
+        self
+    }
+
+    /// How far a member is.
+    pub(super) fn distance(&self, node: NodeId) -> Distance {
+        if self.near.binary_search(&node).is_ok() { Distance::SameZone } else { Distance::SameRegion }
     }
 
     /// The key that a member publishes.
@@ -169,6 +190,6 @@ impl Peers {
         let own = self.local.shards;
         let elsewhere = |member: &Member| !member.shards.is_multiple_of(own);
         self.streams_elsewhere = neighbours.map.members().iter().any(elsewhere);
-        self.neighbours = neighbours;
+        self.neighbours = neighbours.seen_from(self.local.node);
     }
 }

@@ -26,6 +26,7 @@ use orbitkv_native::arena::Arena;
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Origin, Purpose};
 use orbitkv_shards::coverage::{CoreCoverage, Standing, Unavailable};
+use orbitkv_shards::flow::pressure::{Level, Pressure};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::permits::Permits;
 use orbitkv_shards::inventory::publisher::{CloseCause, Publisher, PublisherEffect};
@@ -37,12 +38,15 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
+use crate::settings::PeerGuard;
+use crate::turns::What;
+use crate::turns::recorder::Trace;
 use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
 use looks::LooksFirst;
 use lookup::LookupBuffer;
-use payload::{Payload, Surroundings};
+use payload::{Payload, PayloadSettings, Surroundings};
 use samples::Samples;
 
 pub use life::{LifeLetter, Neighbours};
@@ -109,6 +113,8 @@ pub struct Peers {
     streams_elsewhere: bool,
     /// For whoever measures how soon changes are seen.
     samples: Option<Samples>,
+    /// How busy this core is, for others.
+    pressure: Pressure,
 }
 
 impl Peers {
@@ -142,10 +148,17 @@ impl Peers {
             shard,
             arena,
             sockets,
-            settings.slice_bytes,
-            settings.endpoint.payload.receive_pool_bytes,
-            settings.routing,
-            settings.guard,
+            PayloadSettings {
+                slice_bytes: settings.slice_bytes,
+                window_bytes: settings.endpoint.payload.receive_pool_bytes,
+                background_bytes_max: settings.background_bytes_max,
+                rates: settings.rates.of_shard(shard.0, local.shards),
+                routing: settings.routing,
+                guard: PeerGuard {
+                    guard: settings.guard.guard.of_core(shard.0, local.shards),
+                    ..settings.guard
+                },
+            },
         );
         let looks_first = settings.refresh == RefreshPolicy::Lookup;
         if looks_first {
@@ -177,6 +190,7 @@ impl Peers {
             is_suspended: true,
             streams_elsewhere: false,
             samples,
+            pressure: Pressure::new(settings.rates.of_shard(shard.0, local.shards)[1], now),
         })
     }
 
@@ -198,6 +212,19 @@ impl Peers {
         self.due = true;
     }
 
+    /// Notes how busy the core is as a turn ends; until the next one it stays so.
+    pub fn observe(&mut self, shard: &Shard, now: Moment) {
+        let level = Level {
+            device_operations: shard.transfers() as u64,
+            reads: shard.pins() as u64,
+            sent_bytes: self.payload.sent_bytes(),
+        };
+        if let Some(summary) = self.pressure.look(level, now) {
+            self.publisher.on_summary(summary);
+            self.payload.on_summary(summary);
+        }
+    }
+
     /// Notes that a turn has something to do.
     pub fn wake(&mut self) {
         self.due = true;
@@ -216,7 +243,7 @@ impl Peers {
     }
 
     /// One bounded slice of everything; true if more is to be done at once. `boot` is of `CLOCK_BOOTTIME`.
-    pub fn turn(&mut self, shard: &mut Shard, now: Moment, boot: Moment) -> bool {
+    pub fn turn(&mut self, shard: &mut Shard, trace: &mut Trace, now: Moment, boot: Moment) -> bool {
         self.due = false;
         let before = self.endpoint.turn(now.0);
         self.handshake_turns += u64::from(before.shook_hands);
@@ -231,15 +258,21 @@ impl Peers {
         while let Some(event) = self.endpoint.poll_event() {
             self.on_event(event, shard, now, boot);
         }
+        trace.lap(What::Datagrams);
         let mut more = before.more | self.read_links(shard, head, now);
+        trace.lap(What::Frames);
         self.draws = self.draws.wrapping_add(1);
         more |= self.publisher.turn(&shard.source(), self.draws, now);
+        trace.lap(What::Publisher);
         let mut index = Index { partition: &mut self.partition, namespaces: shard.namespaces_mut() };
         more |= self.subscriber.turn(&mut index, now);
         samples::note_installs(&mut self.samples, &mut self.subscriber);
+        trace.lap(What::Subscriber);
         self.interpret(now);
+        trace.lap(What::Departures);
         let (payload, mut around) = self.payload_around(now, boot);
         more |= payload.turn(!before.is_behind, shard, &mut around);
+        trace.lap(What::Payload);
         self.gather_doubts();
         let after = self.endpoint.flush(now.0);
         let deadlines = [
@@ -250,6 +283,7 @@ impl Peers {
             self.payload.next_deadline(now),
         ];
         self.deadline = deadlines.into_iter().flatten().min();
+        trace.lap(What::Departures);
         more | after.more
     }
 

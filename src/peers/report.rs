@@ -8,9 +8,11 @@ use orbitkv_shards::fence::{Reading, WaiterId};
 use orbitkv_shards::index::IndexAccounting;
 use orbitkv_shards::inventory::publisher;
 use orbitkv_shards::inventory::subscriber::{OwnerDetail, StreamId, SubscriberFigures};
+use orbitkv_shards::resilience::signature::Mode;
 use orbitkv_shards::shard::Tag;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
+use orbitkv_wire::inventory::ResourceSummary;
 
 use super::links::Side;
 use super::{PayloadReport, Peers};
@@ -38,6 +40,8 @@ pub struct PeersReport {
     pub payload: PayloadReport,
     /// Turns in which a handshake was worked on: signatures make them long.
     pub handshake_turns: u64,
+    /// How long no page came of the bootstrap that waits longest; none if every stream has its view.
+    pub bootstrap_age: Option<Duration>,
 }
 
 /// Which owner streams of a core are wanted.
@@ -60,6 +64,10 @@ pub struct OwnerRow {
     pub age: Option<Duration>,
     /// Time since its view is missing or beyond repair.
     pub lacking: Option<Duration>,
+    /// What the last calls for its blocks look like, if there were enough.
+    pub mode: Option<Mode>,
+    /// How busy it said that it is, and how long ago, if it did lately.
+    pub load: Option<(ResourceSummary, Duration)>,
 }
 
 /// What control asks for a waiter that awaits a fence.
@@ -107,6 +115,7 @@ impl Peers {
             endpoint: self.endpoint.counters(),
             payload: self.payload.report(now),
             handshake_turns: self.handshake_turns,
+            bootstrap_age: self.subscriber.bootstrap_age(now),
         }
     }
 
@@ -117,7 +126,9 @@ impl Peers {
         let since = |at: Option<Moment>| at.map(|at| now.since(at));
         let row = |detail: OwnerDetail| OwnerRow {
             age: since(detail.fresh_at),
+            load: self.subscriber.summary_of(&detail.source, now),
             lacking: since(detail.lacking_since),
+            mode: self.payload.mode_of(&detail.source),
             detail,
         };
         details.map(row).collect()

@@ -1,6 +1,9 @@
 //! Bounds of a core's part in the cluster: the node's, split over its shards (chapter 2.10).
 
+use std::time::Duration;
+
 use orbitkv_native::quic::{EndpointSettings, NodeKey, PurposeSettings};
+use orbitkv_shards::flow::pacing::Rate;
 use orbitkv_shards::index::IndexSettings;
 use orbitkv_shards::inventory::publisher::{BoundsRefused, NodeBounds, PublisherSettings};
 use orbitkv_shards::inventory::subscriber::SubscriberSettings;
@@ -10,7 +13,8 @@ use orbitkv_shards::membership::RefreshPolicy;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::scope::Scope;
 
-use crate::settings::{ClusterSettings, NodeSettings, PeerGuard};
+use super::Peers;
+use crate::settings::{ClusterSettings, NodeSettings, PeerGuard, PeerRates, Policy};
 
 /// Sessions a core shares its windows out for: the design point of 64 nodes with as many shards each. More
 /// find no room and are reported as missing coverage.
@@ -31,6 +35,13 @@ const PAYLOAD_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Payload connections that a core fetches on at once.
 pub(super) const PAYLOAD_CONNECTIONS_PLANNED: u64 = 8;
+
+/// Time whose worth of a core's egress rate a connection may have in the transport: what a reader that stood still lets
+/// go at once, beside the rate.
+const SEND_WINDOW_TIME: Duration = Duration::from_millis(100);
+
+/// Least send window of a payload connection in bytes.
+const SEND_WINDOW_BYTES_MIN: u64 = 256 * 1024;
 
 /// The bounds do not fit together.
 pub type SettingsRefused = BoundsRefused;
@@ -54,10 +65,14 @@ pub struct PeersSettings {
     pub index: IndexSettings,
     /// A shard's slice of the arena in bytes.
     pub slice_bytes: u64,
+    /// Payload bytes on their way that nobody waits for.
+    pub background_bytes_max: u64,
     /// How it is chosen who is asked for a block.
     pub routing: Mode,
     /// How peers that fail are treated.
     pub guard: PeerGuard,
+    /// How fast the node's payload may go; a core has its share.
+    pub rates: PeerRates,
     /// Inventory sessions of a core in either direction.
     pub sessions_max: usize,
     /// What is read in etcd when a peer is not what it was taken for.
@@ -105,6 +120,10 @@ impl PeersSettings {
                 receive_window_bytes: payload_window,
                 stream_window_bytes: payload_window,
                 receive_pool_bytes: pool_bytes,
+                send_window_bytes: send_window(
+                    defaults.payload.send_window_bytes,
+                    cluster.rates.of_shard(0, settings.shards)[1],
+                ),
                 ..defaults.payload
             },
             accepted_window_bytes: ACCEPTED_WINDOW_BYTES,
@@ -119,7 +138,9 @@ impl PeersSettings {
             publisher,
             subscriber,
             slice_bytes: settings.dram_slice_bytes,
+            background_bytes_max: pool_bytes / 100 * u64::from(settings.prefetch_percent),
             guard: cluster.guard,
+            rates: cluster.rates,
             refresh: cluster.refresh,
             visibility_samples: cluster.visibility_samples,
             routing: cluster.routing,
@@ -132,6 +153,24 @@ impl PeersSettings {
     #[must_use]
     pub fn queue_bytes(shards: u16, receive_slice_bytes: u64) -> u64 {
         2 * bounds(shards, receive_slice_bytes).queue_bytes as u64 / u64::from(shards)
+    }
+}
+
+/// The send window of a payload connection: no more than it takes to keep to a rate.
+fn send_window(most_bytes: u64, egress: Option<Rate>) -> u64 {
+    egress.map_or(most_bytes, |rate| {
+        rate.bytes_in(SEND_WINDOW_TIME).clamp(SEND_WINDOW_BYTES_MIN.min(most_bytes), most_bytes)
+    })
+}
+
+impl Peers {
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, policy: &Policy) {
+        self.publisher.set_coalescing_window(policy.coalesce);
+        let guard = policy.guard.guard.of_core(self.shard.0, self.local.shards);
+        let guard = PeerGuard { guard, ..policy.guard };
+        self.payload.take_policy(guard, policy.routing);
+        self.wake();
     }
 }
 

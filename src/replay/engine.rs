@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use orbitkv_wire::bounds::KEYS_PER_REQUEST_MAX;
+use orbitkv_wire::bounds::{DEADLINE_MS_MAX, KEYS_PER_REQUEST_MAX};
 use orbitkv_wire::engine::Status;
 
 use super::payload::{block_hash, fill, wrong_bytes};
@@ -120,6 +120,22 @@ impl Engine {
         }
         // Answers to releases, which nobody waits for.
         while self.client.poll().is_some() {}
+        Ok(())
+    }
+
+    /// Says that a request will come within `wait`.
+    pub(super) fn announce(&mut self, ids: &[u64], wait: Duration) -> Result<(), ClientError> {
+        let hashes: Vec<BlockHash> =
+            ids.iter().take(KEYS_PER_REQUEST_MAX).map(|&id| block_hash(id)).collect();
+        let lists = [PrefixList { namespace: self.namespace, group: GROUP, blocks: &hashes }];
+        let longest = Duration::from_millis(DEADLINE_MS_MAX.into());
+        match self.client.prefetch(&lists, wait.min(longest)) {
+            Ok(outcomes) => outcomes.into_iter().for_each(|outcome| self.tally.announced.count(outcome)),
+            Err(ClientError::ConnectionLost { .. }) => self.tally.connections_lost += 1,
+            // It only helps.
+            Err(ClientError::Refused { status: Status::Busy | Status::DeadlineExceeded, .. }) => {}
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 

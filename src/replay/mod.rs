@@ -33,6 +33,8 @@ pub use trace::{LINE_BYTES_MAX, TraceError, TraceRequest, TraceShape, read_trace
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Requests an engine has in flight: a handful of releases beside the one it waits for.
 const IN_FLIGHT: u16 = 64;
+/// How long after its intended start an announced request may begin, or after its announcement if nothing is paced.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(10);
 
 /// What to drive, and how.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub struct ReplaySettings {
     pub speed: f64,
     /// How requests are spread over nodes and engines.
     pub spread: Spread,
+    /// Requests that an engine announces before it serves them; 0 announces none.
+    pub announced: usize,
     /// How long to try to reach a node.
     pub connect_wait: Duration,
 }
@@ -98,7 +102,15 @@ pub fn replay(
             .map(|(mut engine, lane)| {
                 let (done, stop, starts) = (&done, &stop, &starts);
                 scope.spawn(move || {
-                    for &index in lane {
+                    for (position, &index) in lane.iter().enumerate() {
+                        for &next in to_announce(lane, position, settings.announced) {
+                            let due = starts.get(next).map(|&start| began + start);
+                            let ahead = due.map(|due| due.saturating_duration_since(Instant::now()));
+                            let wait = ahead.unwrap_or_default() + ANNOUNCED_FOR;
+                            engine
+                                .announce(&requests[next].hash_ids, wait)
+                                .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+                        }
                         if stop.load(Ordering::Relaxed) {
                             break;
                         }
@@ -138,6 +150,13 @@ pub fn replay(
     }
     let (block_bytes, syncing) = (settings.block_bytes, began.elapsed());
     Ok(Report { shape, nodes, hits_bound_alone, block_bytes, tally, elapsed, syncing })
+}
+
+/// What of a lane is announced before it serves the request at `position`: each of the others once, so many ahead.
+fn to_announce(lane: &[usize], position: usize, announced: usize) -> &[usize] {
+    let newest = if position == 0 { 1 } else { position + announced.max(1) };
+    let end = lane.len().min(position + announced + 1);
+    &lane[newest.min(end)..end]
 }
 
 /// What nodes that never forget would hit if they knew nothing of each other: lane `l` is of node `l % nodes`.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::trace::TraceShape;
 use crate::cli::table::Table;
-use crate::client::Place;
+use crate::client::{Place, PrefetchOutcome};
 
 /// Longest latency told apart, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
@@ -126,6 +126,37 @@ impl Saves {
     }
 }
 
+/// Blocks of requests that were announced before they came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// To be brought into DRAM, or on their way there.
+    pub taken: u64,
+    /// There already.
+    pub present: u64,
+    /// Neither on the node nor to be looked for.
+    pub absent: u64,
+    /// Too many at a time.
+    pub refused: u64,
+}
+
+impl Announced {
+    pub(super) fn count(&mut self, outcome: PrefetchOutcome) {
+        *match outcome {
+            PrefetchOutcome::Taken | PrefetchOutcome::Coming => &mut self.taken,
+            PrefetchOutcome::Present => &mut self.present,
+            PrefetchOutcome::Absent => &mut self.absent,
+            PrefetchOutcome::Full | PrefetchOutcome::NoRoom => &mut self.refused,
+        } += 1;
+    }
+
+    fn add(&mut self, other: &Announced) {
+        self.taken += other.taken;
+        self.present += other.present;
+        self.absent += other.absent;
+        self.refused += other.refused;
+    }
+}
+
 /// Why a queried block was not read although Query had promised it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokenPromises {
@@ -164,6 +195,8 @@ pub struct Tally {
     pub saved_bytes: u64,
     /// What became of saves.
     pub saves: Saves,
+    /// Blocks announced before their request came.
+    pub announced: Announced,
     /// Acquires that did not deliver what Query showed.
     pub broken_promises: BrokenPromises,
     /// Times the connection was lost.
@@ -197,6 +230,7 @@ impl Tally {
         self.verified_bytes += other.verified_bytes;
         self.saved_bytes += other.saved_bytes;
         self.saves.add(&other.saves);
+        self.announced.add(&other.announced);
         self.broken_promises.missing += other.broken_promises.missing;
         self.broken_promises.peer_missing += other.broken_promises.peer_missing;
         self.broken_promises.busy += other.broken_promises.busy;
@@ -292,6 +326,10 @@ impl Report {
                     "missing": broken.missing, "peer_missing": broken.peer_missing, "busy": broken.busy,
                     "corrupt": broken.corrupt, "failed": broken.failed,
                 },
+                "announced": {
+                    "taken": tally.announced.taken, "present": tally.announced.present,
+                    "absent": tally.announced.absent, "refused": tally.announced.refused,
+                },
                 "connections_lost": tally.connections_lost,
                 "wrong_blocks": tally.wrong_blocks,
                 "sync_seconds": self.syncing.as_secs_f64(),
@@ -367,6 +405,12 @@ impl Report {
                 saves.committed, saves.present, saves.being_saved, saves.lost, saves.refused, saves.failed
             ),
         ];
+        let Announced { taken, present, absent, refused } = tally.announced;
+        if tally.announced != Announced::default() {
+            lines.push(format!(
+                "announced ahead: {taken} blocks to be brought, {present} in DRAM already, {absent} nowhere, {refused} refused"
+            ));
+        }
         if *broken != BrokenPromises::default() {
             lines.push(format!(
                 "shown by query, not acquired: {} gone meanwhile, {} not to be had from a peer, {} no room, {} failed their \

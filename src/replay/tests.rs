@@ -13,6 +13,7 @@ fn run(requests: usize, blocks: u64, engines: usize, faults: Faults) -> Report {
         block_bytes: BLOCK_BYTES,
         speed: 0.0,
         spread: Spread::Sticky,
+        announced: 0,
         connect_wait: Duration::from_secs(5),
     };
     let mut told = 0;
@@ -155,6 +156,7 @@ fn a_replay_that_is_stopped_reports_nothing() {
         // Its last request is due in days.
         speed: 1e-6,
         spread: Spread::Sticky,
+        announced: 0,
         connect_wait: Duration::from_secs(5),
     };
     let stopped = replay(&generate(100, 1), &settings, &mut |_| ControlFlow::Break(()));
@@ -184,6 +186,7 @@ fn a_slot_smaller_than_its_block_stops_the_replay() {
         block_bytes: BLOCK_BYTES + 1,
         speed: 0.0,
         spread: Spread::RoundRobin,
+        announced: 0,
         connect_wait: Duration::from_secs(5),
     };
     let error = replay(&generate(1, 1), &settings, &mut |_| ControlFlow::Continue(())).unwrap_err();
@@ -209,4 +212,18 @@ fn a_missed_moment_is_told() {
     assert!(late.is_some_and(|late| late < Duration::from_secs(1)));
     stop.store(true, Ordering::Relaxed);
     assert_eq!(until(Instant::now() + Duration::from_secs(600), &stop), None);
+}
+
+#[test]
+fn every_request_but_the_first_is_announced_once_and_in_time() {
+    let lane: Vec<usize> = (0..9).map(|index| 10 + index).collect();
+    for announced in [0, 1, 3, 20] {
+        let mut told = Vec::new();
+        for position in 0..lane.len() {
+            told.extend_from_slice(to_announce(&lane, position, announced));
+            let expected = if announced == 0 { 0 } else { (position + announced).min(lane.len() - 1) };
+            assert_eq!(told, &lane[1..][..expected], "{announced} ahead");
+        }
+    }
+    assert!(to_announce(&[], 0, 3).is_empty());
 }

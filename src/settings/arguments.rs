@@ -81,6 +81,18 @@ pub enum RefreshChoice {
     Hybrid,
 }
 
+/// What becomes of blocks that peers have sent, once they have been used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RetentionChoice {
+    /// They stay in DRAM like any other
+    Keep,
+    /// They stay while there is room, and make it for what this node alone would lose
+    Weigh,
+    /// They leave DRAM with their last user
+    Drop,
+}
+
 /// Flags of `orbitkv node`.
 #[derive(Clone, Debug, Default, PartialEq, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -172,6 +184,35 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SPAN", env = "ORBITKV_AUDIT")]
     pub audit: Option<Span>,
 
+    /// For measurements: record what each core does, in 65536 events over all cores, for `orbitkv turns`. Costs a few
+    /// percent  [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        env = "ORBITKV_TRACE_TURNS",
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    pub trace_turns: Option<bool>,
+
+    /// Percentage of the last 20 SSD operations that must have failed for a shard to leave its SSD alone; 0 uses it
+    /// whatever happens  [default: 50]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_SSD_BREAKER")]
+    pub ssd_breaker: Option<u32>,
+
+    /// How long the SSD is left alone before one operation tries it again, 10ms to 60s  [default: 1s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_SSD_BREAKER_PAUSE")]
+    pub ssd_breaker_pause: Option<Span>,
+
+    /// Longest an SSD read may take before it counts as failed, 10ms to 60s  [default: 2s]
+    #[arg(long, value_name = "SPAN", env = "ORBITKV_SSD_READ_BUDGET")]
+    pub ssd_read_budget: Option<Span>,
+
+    /// Percentage of DRAM that blocks may have which engines have announced and not yet acquired, and of the payload on its
+    /// way from peers; 0 to 50, 0 takes no announcements  [default: 25]
+    #[arg(long, value_name = "PERCENT", env = "ORBITKV_PREFETCH")]
+    pub prefetch: Option<u32>,
+
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
     #[arg(long, value_name = "UID", env = "ORBITKV_ENGINE_UID", value_delimiter = ',')]
@@ -246,6 +287,16 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SIZE", env = "ORBITKV_RECEIVE_BUDGET", help_heading = "Peers")]
     pub receive_budget: Option<ByteSize>,
 
+    /// Payload bytes a second that are asked of peers over the network, e.g. 1gib; at least 64kib a shard; 0 is as fast
+    /// as they answer  [default: 0]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_RECEIVE_RATE", help_heading = "Peers")]
+    pub receive_rate: Option<ByteSize>,
+
+    /// Payload bytes a second that are sent to peers over the network; at least 64kib a shard; 0 is as fast as the line
+    /// takes them  [default: 0]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_EGRESS_RATE", help_heading = "Peers")]
+    pub egress_rate: Option<ByteSize>,
+
     /// Transports to peers: shared memory with nodes of this host and user, quic  [default: shm,quic]
     #[arg(long, value_name = "LIST", env = "ORBITKV_TRANSPORTS", help_heading = "Peers")]
     pub transports: Option<String>,
@@ -267,9 +318,15 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SPAN", env = "ORBITKV_BREAKER_PAUSE", help_heading = "Peers")]
     pub breaker_pause: Option<Span>,
 
-    /// Blocks that may be asked for again after a failed call, in percent of those asked for within 10 s  [default: 10]
+    /// Blocks that may be asked for again after a failed call, in percent of those first asked for in any window of less
+    /// than 10 s  [default: 10]
     #[arg(long, value_name = "PERCENT", env = "ORBITKV_RETRY_PERCENT", help_heading = "Peers")]
     pub retry_percent: Option<u32>,
+
+    /// Such blocks in a window in which few were asked for, over all shards, 0 to 1024; 0 asks for none again
+    /// [default: 64]
+    #[arg(long, value_name = "N", env = "ORBITKV_RETRY_BURST", help_heading = "Peers")]
+    pub retry_burst: Option<u32>,
 
     /// How it is chosen which node is asked for a block  [default: shadow]
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
@@ -285,6 +342,10 @@ pub struct NodeArgs {
     #[arg(long, value_name = "SPAN", hide = true)]
     #[serde(skip)]
     pub watch_lag: Option<Span>,
+
+    /// What becomes of blocks that peers have sent, once they have been used  [default: weigh]
+    #[arg(long, value_name = "POLICY", env = "ORBITKV_RETENTION", help_heading = "Peers")]
+    pub retention: Option<RetentionChoice>,
 
     /// For measurements: keep so many of the newest moments at which a core published changes, and as many at which changes
     /// of peers became visible on it, at most 65536  [default: 0, none]
@@ -318,6 +379,11 @@ impl NodeArgs {
             journal: self.journal.or(below.journal),
             ssd_depth: self.ssd_depth.or(below.ssd_depth),
             audit: self.audit.or(below.audit),
+            trace_turns: self.trace_turns.or(below.trace_turns),
+            ssd_breaker: self.ssd_breaker.or(below.ssd_breaker),
+            ssd_breaker_pause: self.ssd_breaker_pause.or(below.ssd_breaker_pause),
+            ssd_read_budget: self.ssd_read_budget.or(below.ssd_read_budget),
+            prefetch: self.prefetch.or(below.prefetch),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),
@@ -339,8 +405,12 @@ impl NodeArgs {
             breaker_calls: self.breaker_calls.or(below.breaker_calls),
             breaker_pause: self.breaker_pause.or(below.breaker_pause),
             retry_percent: self.retry_percent.or(below.retry_percent),
+            retry_burst: self.retry_burst.or(below.retry_burst),
             route_policy: self.route_policy.or(below.route_policy),
+            retention: self.retention.or(below.retention),
             receive_budget: self.receive_budget.or(below.receive_budget),
+            receive_rate: self.receive_rate.or(below.receive_rate),
+            egress_rate: self.egress_rate.or(below.egress_rate),
             refresh_policy: self.refresh_policy.or(below.refresh_policy),
             watch_lag: self.watch_lag.or(below.watch_lag),
             visibility_samples: self.visibility_samples.or(below.visibility_samples),
@@ -363,6 +433,8 @@ impl NodeArgs {
             ("--metadata-empty-scope", self.metadata_empty_scope.map(|empty| empty.to_string())),
             ("--index-budget", self.index_budget.map(|size| size.to_string())),
             ("--receive-budget", self.receive_budget.map(|size| size.to_string())),
+            ("--receive-rate", self.receive_rate.map(|size| size.to_string())),
+            ("--egress-rate", self.egress_rate.map(|size| size.to_string())),
             ("--coalesce", self.coalesce.map(|span| span.to_string())),
             ("--transports", self.transports.clone()),
             ("--call-budget", self.call_budget.map(|span| span.to_string())),
@@ -372,7 +444,9 @@ impl NodeArgs {
             ("--retry-percent", self.retry_percent.map(|percent| percent.to_string())),
             ("--refresh-policy", self.refresh_policy.map(|policy| format!("{policy:?}").to_lowercase())),
             ("--watch-lag", self.watch_lag.map(|span| span.to_string())),
+            ("--retry-burst", self.retry_burst.map(|blocks| blocks.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
+            ("--retention", self.retention.map(|policy| format!("{policy:?}").to_lowercase())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),
         ];
         given.into_iter().find_map(|(name, value)| value.map(|value| (name, value)))

@@ -6,14 +6,16 @@ use std::time::Duration;
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
 use orbitkv_shards::membership::RefreshPolicy;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::retention::Retention;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId};
 use orbitkv_wire::membership::Keyspace;
 use orbitkv_wire::scope::Scope;
 
 use super::etcd::{EtcdFiles, EtcdSettings};
+use super::flow::{PeerRates, rates};
 use super::guard::{PeerGuard, guard};
 use super::refusal::refused;
-use super::{NodeArgs, RefreshChoice, RoutePolicy, SettingsError, check_share};
+use super::{NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
 use crate::quantity::{ByteSize, MIB, Span};
 
@@ -56,6 +58,8 @@ pub struct ClusterSettings {
     pub shares_memory: bool,
     /// How peers that fail are treated.
     pub guard: PeerGuard,
+    /// How fast payload may go.
+    pub rates: PeerRates,
     /// What is read in etcd when a peer is not what it was taken for.
     pub refresh: RefreshPolicy,
     /// By how much news of etcd's watch are held back, for whoever measures what else is learned from.
@@ -64,6 +68,8 @@ pub struct ClusterSettings {
     pub visibility_samples: u32,
     /// How it is chosen which node is asked for a block.
     pub routing: Mode,
+    /// What becomes of blocks that peers have sent.
+    pub retention: Retention,
 }
 
 /// Decides the cluster's settings; none if the node is standalone.
@@ -125,10 +131,12 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
         guard: guard(args)?,
+        rates: rates(args, shards)?,
         refresh: refresh(args),
         watch_lag: watch_lag(args)?,
         visibility_samples: visibility_samples(args)?,
         routing: routing(args),
+        retention: retention(args),
     }))
 }
 
@@ -173,7 +181,7 @@ fn scope(args: &NodeArgs) -> Result<Scope, SettingsError> {
     })
 }
 
-fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
+pub(super) fn coalesce(args: &NodeArgs) -> Result<Duration, SettingsError> {
     let Some(span) = args.coalesce else { return Ok(COALESCE_DEFAULT) };
     if span.0 > COALESCING_WINDOW_MAX {
         let bound = format!("must be at most {}", Span(COALESCING_WINDOW_MAX));
@@ -228,12 +236,21 @@ fn shares_memory(args: &NodeArgs) -> Result<bool, SettingsError> {
     }
 }
 
-fn routing(args: &NodeArgs) -> Mode {
+pub(super) fn routing(args: &NodeArgs) -> Mode {
     match args.route_policy {
         Some(RoutePolicy::Fixed) => Mode::Fixed,
         Some(RoutePolicy::Shadow) => Mode::Shadow,
         Some(RoutePolicy::Executed) => Mode::Executed,
         None => Mode::default(),
+    }
+}
+
+fn retention(args: &NodeArgs) -> Retention {
+    match args.retention {
+        Some(RetentionChoice::Keep) => Retention::Keep,
+        Some(RetentionChoice::Weigh) => Retention::Weigh,
+        Some(RetentionChoice::Drop) => Retention::Drop,
+        None => Retention::default(),
     }
 }
 

@@ -36,6 +36,12 @@ fn distance(left: &str, right: &str) -> usize {
     row[right.len()]
 }
 
+/// The name that is most like what was written.
+pub(super) fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let nearest = names.into_iter().min_by_key(|name| distance(name, written));
+    nearest.unwrap_or_default().to_owned()
+}
+
 /// Understands the text of a configuration file; `file` only names it in errors.
 ///
 /// # Errors
@@ -49,7 +55,7 @@ pub fn parse(text: &str, file: &Path) -> Result<NodeArgs, SettingsError> {
             return Err(unreadable("`config` cannot name another file; put the settings here".to_owned()));
         }
         if !names.contains(key) {
-            let nearest = names.iter().min_by_key(|name| distance(name, key)).cloned().unwrap_or_default();
+            let nearest = nearest(key, names.iter().map(String::as_str));
             return Err(SettingsError::UnknownKey { file: file.to_owned(), key: key.clone(), nearest });
         }
     }

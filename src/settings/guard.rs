@@ -1,9 +1,11 @@
-//! When a peer is left alone, and how much is asked of peers again: the settings behind the fetcher's guard.
+//! When a peer or the SSD is left alone, and how much is asked of peers again: the settings behind the guards of the
+//! fetcher and of the device.
 
 use std::time::Duration;
 
 use orbitkv_shards::fetcher::{FetcherSettings, GuardSettings};
 use orbitkv_shards::resilience::breaker::WINDOW_CALLS_MAX;
+use orbitkv_shards::shard::DeviceGuardSettings;
 
 use super::refusal::refused;
 use super::{NodeArgs, SettingsError};
@@ -17,6 +19,14 @@ const CALL_BUDGET_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Longest pause: a peer that is back is not missed for longer.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Less is what a read takes on a device that has something to do.
+const READ_BUDGET_MIN: Duration = Duration::from_millis(10);
+/// More is longer than any engine waits.
+const READ_BUDGET_MAX: Duration = Duration::from_secs(60);
+
+/// What eight calls carry: more is no burst, and each core keeps a word for each.
+const RETRY_BURST_MAX: u32 = 1_024;
 
 /// How peers that fail are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +60,19 @@ fn span(
     Err(refused(setting, Span(span), bound, format!("use {setting} {}", Span(default))))
 }
 
+/// Decides when the SSD is left alone.
+pub(super) fn device(args: &NodeArgs) -> Result<DeviceGuardSettings, SettingsError> {
+    let defaults = DeviceGuardSettings::default();
+    let DeviceGuardSettings { failed_percent, open_for, read_budget, .. } = defaults;
+    let (pauses, budgets) = ([PAUSE_MIN, PAUSE_MAX], [READ_BUDGET_MIN, READ_BUDGET_MAX]);
+    Ok(DeviceGuardSettings {
+        failed_percent: percent("--ssd-breaker", args.ssd_breaker, failed_percent)?,
+        open_for: span("--ssd-breaker-pause", args.ssd_breaker_pause, open_for, pauses)?,
+        read_budget: span("--ssd-read-budget", args.ssd_read_budget, read_budget, budgets)?,
+        ..defaults
+    })
+}
+
 /// Decides how peers that fail are treated.
 pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
     let defaults = GuardSettings::default();
@@ -57,6 +80,11 @@ pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
     if !(1..=WINDOW_CALLS_MAX).contains(&window_calls) {
         let bound = format!("must be 1 to {WINDOW_CALLS_MAX} calls");
         return Err(refused("--breaker-calls", window_calls, bound, "use --breaker-calls 20"));
+    }
+    let extra_burst = args.retry_burst.unwrap_or(defaults.extra_burst);
+    if extra_burst > RETRY_BURST_MAX {
+        let bound = format!("must be 0 to {RETRY_BURST_MAX} blocks");
+        return Err(refused("--retry-burst", extra_burst, bound, "use --retry-burst 64"));
     }
     // No grant lasts longer than the longest call.
     let longest = FetcherSettings::default().stall_wait;
@@ -66,7 +94,9 @@ pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
             failed_percent: percent("--breaker", args.breaker, defaults.failed_percent)?,
             window_calls,
             open_for: span("--breaker-pause", args.breaker_pause, defaults.open_for, [PAUSE_MIN, PAUSE_MAX])?,
-            extra_percent: percent("--retry-percent", args.retry_percent, defaults.extra_percent)?,
+            extra_per_mille: 10
+                * percent("--retry-percent", args.retry_percent, defaults.extra_per_mille / 10)?,
+            extra_burst,
         },
     })
 }

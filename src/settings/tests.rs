@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser};
 use orbitkv_shards::fetcher::GuardSettings;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::retention::Retention;
 use orbitkv_wire::scope::Scope;
 
 use super::*;
@@ -43,7 +44,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 39] = [
+const STABLE: [&str; 48] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -74,14 +75,23 @@ const STABLE: [&str; 39] = [
     "breaker-calls",
     "breaker-pause",
     "retry-percent",
+    "retry-burst",
     "route-policy",
+    "retention",
     "ssd-backend",
     "ssd-depth",
     "audit",
+    "prefetch",
+    "trace-turns",
+    "ssd-breaker",
+    "ssd-breaker-pause",
+    "ssd-read-budget",
     "arena-pages",
     "http-token-file",
     "engine-uid",
     "receive-budget",
+    "receive-rate",
+    "egress-rate",
     "config",
 ];
 
@@ -109,6 +119,12 @@ fn defaults_on_two_cores() {
     assert_eq!((settings.http.to_string().as_str(), settings.idle), ("127.0.0.1:7070", Idle::Park));
     assert_eq!(settings.audit_interval, Some(Duration::from_secs(1)));
     assert_eq!(resolve(&["--audit", "0s"], 2).expect("none").audit_interval, None);
+    let traces = |flags: &[&str]| resolve(flags, 2).expect("settings").trace_turns;
+    assert_eq!(
+        (traces(&[]), traces(&["--trace-turns"]), traces(&["--trace-turns", "false"])),
+        (false, true, false)
+    );
+    assert_eq!(settings.device_guard, DeviceGuardSettings::default());
     assert_eq!((settings.engine_uids, settings.notices), (vec![1_000], Vec::<String>::new()));
     let at_run = Machine { runtime_dir: Some("/run/user/7".into()), ..machine(2) };
     let settings = NodeSettings::resolve(&NodeArgs::default(), &at_run).expect("defaults");
@@ -142,7 +158,7 @@ fn layouts_follow_the_cores() {
 fn refusals_name_setting_value_bound_and_remedy() {
     let long = format!("/{}", "x".repeat(107));
     let long = long.as_str();
-    let table: [(&[&str], usize, &[&str]); 24] = [
+    let table: [(&[&str], usize, &[&str]); 27] = [
         (&["--dram", "63mib"], 2, &["--dram 63mib", "at least 64mib", "raise --dram to 64mib"]),
         (
             &["--dram", "200mib", "--shards", "4"],
@@ -156,6 +172,17 @@ fn refusals_name_setting_value_bound_and_remedy() {
         (&["--ssd", "1mib", "--data-dir", "d"], 2, &["--ssd 1mib", "at least 64mib", "--ssd 0"]),
         (&["--ssd", "1gib"], 2, &["--ssd 1gib", "directory", "--data-dir DIR"]),
         (&["--ssd-depth", "0"], 2, &["--ssd-depth 0", "1 to 1024 requests", "use --ssd-depth 1"]),
+        (&["--ssd-breaker", "101"], 2, &["--ssd-breaker 101", "0 to 100 percent", "--ssd-breaker 50"]),
+        (
+            &["--ssd-breaker-pause", "61s"],
+            2,
+            &["--ssd-breaker-pause", "10ms to 60s", "--ssd-breaker-pause 1s"],
+        ),
+        (
+            &["--ssd-read-budget", "9ms"],
+            2,
+            &["--ssd-read-budget 9ms", "10ms to 60s", "use --ssd-read-budget 2s"],
+        ),
         (&["--audit", "9ms"], 2, &["--audit 9ms", "at least 10ms", "use --audit 1s"]),
         (&["--ssd-depth", "1025"], 2, &["--ssd-depth 1025", "1 to 1024", "use --ssd-depth 1024"]),
         (&["--journal", "1k"], 2, &["--journal 1kib", "at least 1mib", "raise --journal to 1mib"]),
@@ -221,6 +248,27 @@ fn routes_are_chosen_in_shadow_unless_told_otherwise() {
 }
 
 #[test]
+fn blocks_of_peers_are_weighed_unless_told_otherwise() {
+    let with = |policy: &[&str]| resolve(&[&CLUSTER[..], policy].concat(), 2);
+    let retention = |policy: &[&str]| with(policy).expect("legal").cluster.expect("a member").retention;
+    assert_eq!(retention(&[]), Retention::Weigh);
+    for (text, policy) in [("keep", Retention::Keep), ("weigh", Retention::Weigh), ("drop", Retention::Drop)]
+    {
+        assert_eq!(retention(&["--retention", text]), policy);
+    }
+    let alone = refusal(&["--retention", "keep"], 2);
+    assert!(alone.contains("--retention keep") && alone.contains("standalone"), "{alone}");
+}
+
+#[test]
+fn announcements_have_a_share_of_memory_that_leaves_most_of_it_to_others() {
+    let percent = |flags: &[&str]| resolve(flags, 2).expect("legal").prefetch_percent;
+    assert_eq!((percent(&[]), percent(&["--prefetch", "0"]), percent(&["--prefetch", "50"])), (25, 0, 50));
+    let text = refusal(&["--prefetch", "51"], 2);
+    assert!(text.contains("--prefetch 51") && text.contains("must be 0 to 50"), "{text}");
+}
+
+#[test]
 fn transports_are_quic_with_or_without_shared_memory() {
     let with = |transports: &[&str]| resolve(&[&CLUSTER[..], transports].concat(), 2);
     let shares =
@@ -275,15 +323,17 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
-            "coalesce" | "audit" | "call-budget" | "breaker-pause" => "\"1ms\"",
-            "breaker" | "breaker-calls" | "retry-percent" => "1",
+            "receive-rate" | "egress-rate" => "\"64mib\"",
+            "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause"
+            | "ssd-read-budget" => "\"1ms\"",
+            "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",
             "ssd-backend" => "\"glommio\"",
             "arena-pages" => "\"thp\"",
             "route-policy" => "\"shadow\"",
-            "metadata-empty-scope" => "true",
+            "metadata-empty-scope" | "trace-turns" => "true",
             "http" => "\"off\"",
             _ => "\"a\"",
         };
@@ -371,6 +421,8 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--transports", "quic"], &["--transports quic", "standalone"]),
         (&["--breaker", "0"], &["--breaker 0", "standalone"]),
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
+        (&["--receive-rate", "8mib"], &["--receive-rate 8mib", "standalone"]),
+        (&["--egress-rate", "0"], &["--egress-rate 0", "standalone"]),
         (&["--visibility-samples", "9"], &["--visibility-samples 9", "standalone"]),
         (&["--refresh-policy", "redirect"], &["--refresh-policy redirect", "standalone"]),
         (&["--watch-lag", "1s"], &["--watch-lag 1s", "standalone"]),
@@ -409,11 +461,14 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--breaker", "101"], &["--breaker 101", "0 to 100 percent", "use --breaker 50"]),
         (&["--breaker-calls", "0"], &["--breaker-calls 0", "1 to 10000 calls", "use --breaker-calls 20"]),
         (&["--breaker-pause", "1ms"], &["--breaker-pause 1ms", "10ms to 60s", "use --breaker-pause 1s"]),
+        (&["--retry-burst", "1025"], &["--retry-burst 1025", "0 to 1024 blocks", "--retry-burst 64"]),
         (&["--retry-percent", "200"], &["--retry-percent 200", "0 to 100 percent", "--retry-percent 10"]),
         (&["--visibility-samples", "65537"], &["--visibility-samples 65537", "at most 65536"]),
         (&["--watch-lag", "601s"], &["--watch-lag 601s", "at most 600s"]),
         (&["--index-budget", "1kib"], &["--index-budget 1kib", "at least 1mib"]),
         (&["--receive-budget", "4mib", "--shards", "2"], &["--receive-budget", "16mib for 2 shards"]),
+        (&["--egress-rate", "10kib"], &["--egress-rate 10kib", "at least 64kib", "raise --egress-rate"]),
+        (&["--receive-rate", "64kib", "--shards", "2"], &["--receive-rate", "128kib for 2 shards"]),
         (&["--metadata-namespace", "llama"], &["--metadata-namespace llama", "64 lowercase hex"]),
         (
             &["--metadata-namespace", "llama", "--metadata-empty-scope"],

@@ -81,7 +81,9 @@ fn one(words: &mut Vec<&str>) -> Result<bool, String> {
         return if take(words, ")") { Ok(allowed) } else { Err("a bracket is not closed".into()) };
     }
     let licence = words.pop().filter(|word| !["OR", "AND", "WITH", ")"].contains(word));
-    let mut allowed = ALLOWED.contains(&licence.ok_or("a licence is missing")?);
+    let licence = licence.ok_or("a licence is missing")?;
+    // Its later versions may be chosen, and need not.
+    let mut allowed = ALLOWED.contains(&licence.strip_suffix('+').unwrap_or(licence));
     if take(words, "WITH") {
         allowed &= EXCEPTIONS.contains(&words.pop().ok_or("an exception is missing")?);
     }
@@ -95,6 +97,9 @@ fn expressions_are_evaluated() {
         ("GPL-3.0-only", false),
         ("MIT OR GPL-3.0-only", true),
         ("MIT AND GPL-3.0-only", false),
+        ("MPL-2.0+", true),
+        ("GPL-2.0+", false),
+        ("MIT AND GPL-2.0+", false),
         ("GPL-3.0-only/MIT", true),
         ("GPL-3.0-only OR MIT AND AGPL-3.0-only", false),
         ("(GPL-3.0-only OR MIT) AND Unicode-3.0", true),

@@ -297,18 +297,27 @@ fn an_etcd_with_certificates_and_users_admits_whoever_has_both() {
     let place = tempfile::tempdir().expect("a directory");
     let certificates = Certificates::make(place.path());
     let etcd = Etcd::secured(place.path());
-    for arguments in [
-        &["user", "add", "root:secret"][..],
-        &["user", "grant-role", "root", "root"],
-        &["role", "add", "node"],
-        &["role", "grant-permission", "--prefix=true", "node", "readwrite", "/orbitkv/v2/test/"],
-        &["user", "add", "node:word"],
-        &["user", "grant-role", "node", "node"],
-        // From here on etcdctl is the administrator by its certificate's name.
-        &["auth", "enable"],
-    ] {
-        etcd.ctl(arguments);
+    etcd.ctl(&["user", "add", "root:secret"]);
+    etcd.ctl(&["user", "grant-role", "root", "root"]);
+    // As the guide says it: a node reads everything and writes what is its own, an operator all of it.
+    let grant = |role: &str, may: &str, key: &str, more: &[&str]| {
+        let key = format!("/orbitkv/v2/test/{key}");
+        etcd.ctl(&[&["role", "grant-permission"], more, &[role, may, &key]].concat());
+    };
+    for role in ["a", "b", "operator"] {
+        etcd.ctl(&["role", "add", role]);
+        etcd.ctl(&["user", "add", &format!("{role}:word")]);
+        etcd.ctl(&["user", "grant-role", role, role]);
     }
+    for role in ["a", "b"] {
+        grant(role, "read", "", &["--prefix=true"]);
+        for key in ["format".to_owned(), format!("epochs/{role}"), format!("members/{role}")] {
+            grant(role, "readwrite", &key, &[]);
+        }
+    }
+    grant("operator", "readwrite", "", &["--prefix=true"]);
+    // From here on etcdctl is the administrator by its certificate's name.
+    etcd.ctl(&["auth", "enable"]);
     let with = |name: &str, authority: &str, certificate: Option<&str>, user: Option<&str>| {
         let mut order = order(name, free_port(), &etcd);
         order = order.argument("--etcd-ca").argument(certificates.file(authority, "crt"));
@@ -324,9 +333,10 @@ fn an_etcd_with_certificates_and_users_admits_whoever_has_both() {
     let revision = etcd.revision();
     let unlucky = [
         (with("no-user", "ca", Some("client"), None), "permission denied"),
-        (with("wrong-word", "ca", Some("client"), Some("node:wrong\n")), "authentication failed"),
-        (with("no-certificate", "ca", None, Some("node:word\n")), "BadCertificate"),
-        (with("other-authority", "other-ca", Some("client"), Some("node:word\n")), "UnknownIssuer"),
+        (with("wrong-word", "ca", Some("client"), Some("a:wrong\n")), "authentication failed"),
+        (with("no-certificate", "ca", None, Some("a:word\n")), "BadCertificate"),
+        (with("other-authority", "other-ca", Some("client"), Some("a:word\n")), "UnknownIssuer"),
+        (with("another", "ca", Some("client"), Some("a:word\n")), "permission denied"),
     ];
     for (node, words) in &unlucky {
         // Now and then the connection ends before it says why.
@@ -335,8 +345,8 @@ fn an_etcd_with_certificates_and_users_admits_whoever_has_both() {
         node.assert_serves();
     }
     assert_eq!(etcd.revision(), revision, "nobody of them has written anything");
-    let first = with("a", "ca", Some("client"), Some("node:word\n"));
-    let second = with("b", "ca", Some("client"), Some("node:word\n"));
+    let first = with("a", "ca", Some("client"), Some("a:word\n"));
+    let second = with("b", "ca", Some("client"), Some("b:word\n"));
     knows_all(&first, 2);
     knows_all(&second, 2);
     let mut savers = savers([&first, &second]);
@@ -344,4 +354,36 @@ fn an_etcd_with_certificates_and_users_admits_whoever_has_both() {
     savers[0].save(&saved);
     await_installed(&first, &second);
     assert_reads(&first, &second, &mut savers, &saved);
+    // Settings are changed by the operator, and by no node.
+    let change = |user: &str| {
+        let text = |file: PathBuf| file.to_str().expect("UTF-8").to_owned();
+        let (authority, url) = (text(certificates.file("ca", "crt")), etcd.url(0));
+        let (certificate, key) =
+            (text(certificates.file("client", "crt")), text(certificates.file("client", "key")));
+        let secret = text(certificates.secret("operator", &format!("{user}:word\n")));
+        orbitkv(&[
+            "config",
+            "set",
+            "coalesce=1ms",
+            "--cluster",
+            "test",
+            "--etcd",
+            &url,
+            "--etcd-ca",
+            &authority,
+            "--etcd-cert",
+            &certificate,
+            "--etcd-key",
+            &key,
+            "--etcd-user-file",
+            &secret,
+        ])
+    };
+    change("a").refused(3, &["permission denied"]);
+    assert_eq!(first.metadata().config.record, 0);
+    let said = change("operator");
+    assert_eq!(said.code, Some(0), "{said:#?}");
+    for node in [&first, &second] {
+        node.await_metadata("it has the settings", |page| page.config.version > 0);
+    }
 }

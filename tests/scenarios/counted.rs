@@ -11,9 +11,9 @@ use orbitkv::client::{
     ClientSettings, CommitOutcome, Group, Media, Place, PrefixList, Registration, Reserved, Retention,
     SaveKey,
 };
-use orbitkv::control::metadata::MetadataPage;
 use rustix::process::Signal;
 
+use crate::config::KEY as CONFIG_KEY;
 use crate::faults::orbitkv;
 use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key, registration};
 use crate::harness::{Etcd, Node, WAIT, eventually, http_text, is_soak};
@@ -75,8 +75,14 @@ fn etcd_hears_nothing_of_block_changes() {
     assert_eq!(changes, 2 * (BATCH * rounds) as u64, "every change is in the journal");
     println!("{changes} changes in {:.1} s", begun.elapsed().as_secs_f64());
     assert_eq!(etcd.revision(), revision, "{changes} changes");
-    let sent = |page: &MetadataPage| page.membership.etcd_sent_bytes;
-    assert_eq!(sent(&after), sent(&page), "not one byte of a key or a value went to etcd");
+    let sent = after.membership.etcd_sent_bytes - page.membership.etcd_sent_bytes;
+    let (name, reads) = (CONFIG_KEY.len() as u64, after.config.reads - page.config.reads);
+    // One may be under way.
+    assert!(
+        sent.is_multiple_of(name) && (sent / name).abs_diff(reads) <= 1,
+        "{sent} bytes went to etcd, and {reads} times the name of the settings"
+    );
+    assert!(reads as f64 <= begun.elapsed().as_secs_f64() / 30.0 + 1.0, "{reads} readings of the settings");
     assert_eq!((after.membership.registrations, after.membership.fences), (1, 0));
     // The peer has heard of them all, and holds nothing of what has ended.
     let applied = peers(&second).changes_applied + peers(&second).changes_staged;
@@ -107,13 +113,19 @@ fn lookups_ask_etcd_nothing() {
     for (method, count) in &before {
         *told.get_mut(method).expect("counters stay") -= count;
     }
-    // A node renews six times in ten seconds and asks for a sign of life every one and a half.
-    let living = ["LeaseKeepAlive", "Watch"].map(|method| told.remove(method).unwrap_or(0));
+    // A node renews six times in ten seconds, asks for a sign of life every one and a half, and reads the settings
+    // every thirty.
+    let periods = [("LeaseKeepAlive", 1.5), ("Watch", 1.5), ("Range", 30.0)];
+    let living = periods.map(|(method, _)| told.remove(method).unwrap_or(0));
     assert_eq!(told.values().sum::<u64>(), 0, "{told:?}");
     let seconds = elapsed.as_secs_f64();
-    println!("10000 queries in {seconds:.1} s; etcd took in {living:?} messages of leases and watches");
-    let most = 2.0 * (seconds / 1.5 + 2.0);
-    assert!(living.iter().all(|&count| (count as f64) <= most), "{living:?} in {seconds} s");
+    println!(
+        "10000 queries in {seconds:.1} s; etcd took in {living:?} messages of leases, watches and reads"
+    );
+    for ((method, period), count) in periods.into_iter().zip(living) {
+        let most = 2.0 * (seconds / period + if method == "Range" { 1.0 } else { 2.0 });
+        assert!(count as f64 <= most, "{count} of {method} in {seconds} s");
+    }
     assert!(living.iter().sum::<u64>().abs_diff(asked) <= 4, "the nodes count {asked}, etcd {living:?}");
 }
 

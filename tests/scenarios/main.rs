@@ -2,6 +2,7 @@
 //! outside through the engine socket and the HTTP API.
 
 mod cluster;
+mod config;
 mod coordinator;
 mod counted;
 mod doctor;
@@ -9,6 +10,8 @@ mod doubts;
 mod drill;
 mod engine;
 mod faults;
+mod flow;
+mod guards;
 mod harness;
 mod identity;
 mod local_cluster;
@@ -16,7 +19,9 @@ mod migrate;
 mod mixed;
 mod network;
 mod peers;
+mod prefetch;
 mod replays;
 mod routing;
 mod sharing;
+mod turns;
 mod visibility;

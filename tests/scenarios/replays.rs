@@ -9,8 +9,8 @@ use orbitkv_native::quic::{ConnectionId, Loss, NodeKey, Priority, Purpose};
 use orbitkv_wire::identity::{GroupId, NamespaceDigest, Sequence, ShardIndex};
 use orbitkv_wire::membership::MemberRecord;
 use orbitkv_wire::payload::{
-    Answer, Authorize, Binding, ExactResidence, FromRequester, FromSource, OperationId, Refusal, StopCause,
-    Transport, append_authorize, append_from_requester,
+    Answer, Attempt, Authorize, Binding, ExactResidence, FromRequester, FromSource, OperationId, Refusal,
+    StopCause, Transport, append_authorize, append_from_requester,
 };
 
 use crate::harness::etcd::free_port;
@@ -100,7 +100,9 @@ fn request(binding: Binding, number: u64, deadline_ms: u32, residences: &[ExactR
     let operation = OperationId { origin: 7, number };
     let (transport, residences) = (Transport::Quic, residences.to_vec());
     let mut frame = Vec::new();
-    append_authorize(&mut frame, &Authorize { binding, operation, deadline_ms, transport, residences });
+    let attempt = Attempt::First;
+    let authorize = Authorize { binding, operation, deadline_ms, transport, attempt, residences };
+    append_authorize(&mut frame, &authorize);
     frame
 }
 

@@ -51,6 +51,21 @@ pub const MEMBER_RECORD_BYTES_MAX: usize = 1_024;
 /// Members of one cluster that are read; far more than are supported (chapter 2.10).
 pub const MEMBERS_MAX: usize = 4_096;
 
+/// Largest record of the operator's policy in etcd: every node reads it each half minute, so it stays small.
+pub const CONFIG_RECORD_BYTES_MAX: usize = 4 * 1024;
+
+/// Largest number of such a record: numbers follow etcd's revisions, and metrics show them, and neither goes further.
+pub const CONFIG_NUMBER_MAX: u64 = i64::MAX as u64;
+
+/// Settings of one version of it: more than can be changed while a node runs.
+pub const CONFIG_SETTINGS_MAX: usize = 20;
+
+/// Name of such a setting.
+pub const CONFIG_NAME_BYTES_MAX: usize = 24;
+
+/// Value of such a setting.
+pub const CONFIG_VALUE_BYTES_MAX: usize = 32;
+
 /// Path of a node's peer socket: what a Unix socket address holds.
 pub const PEER_SOCKET_BYTES_MAX: usize = 107;
 

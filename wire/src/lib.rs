@@ -4,6 +4,7 @@
 //! that come out carry the proof. Every bound that a peer can observe lives in [`bounds`].
 
 pub mod bounds;
+pub mod config;
 pub mod engine;
 mod framed_hash;
 pub mod identity;

@@ -9,6 +9,7 @@
 //! | `format` | `protocol`, `carrier`, `cluster` |
 //! | `epochs/<node>`, `epoch_floor` | a decimal number alone, without line end |
 //! | `members/<node>` | `node`, `epoch`, `incarnation`, `address`, `shards`, `hash`, `zone`, `key`, `boot`, `socket`, `capabilities` |
+//! | `config/node` | the operator's policy, see [`crate::config`] |
 //!
 //! `zone`, `socket` and `capabilities` may be empty; the line is then `name` and one space.
 //!
@@ -39,6 +40,8 @@ pub const FORMAT: &str = "format";
 pub const MEMBERS: &str = "members/";
 /// What the names of the operator's policy begin with.
 pub const CONFIG: &str = "config/";
+/// Name of the key of the policy that nodes take while they run.
+pub const CONFIG_NODE: &str = "config/node";
 const EPOCH_FLOOR: &str = "epoch_floor";
 const EPOCHS: &str = "epochs/";
 
@@ -53,6 +56,8 @@ pub enum Key {
     Epoch(NodeId),
     /// The life of a node.
     Member(NodeId),
+    /// The operator's policy.
+    Config,
 }
 
 impl Key {
@@ -62,6 +67,7 @@ impl Key {
         match name {
             FORMAT => Some(Key::Format),
             EPOCH_FLOOR => Some(Key::EpochFloor),
+            CONFIG_NODE => Some(Key::Config),
             _ => match name.strip_prefix(EPOCHS) {
                 Some(node) => node.parse().ok().map(Key::Epoch),
                 None => name.strip_prefix(MEMBERS)?.parse().ok().map(Key::Member),
@@ -106,6 +112,7 @@ impl Keyspace {
             Key::EpochFloor => format!("{prefix}{EPOCH_FLOOR}"),
             Key::Epoch(node) => format!("{prefix}{EPOCHS}{node}"),
             Key::Member(node) => format!("{prefix}{MEMBERS}{node}"),
+            Key::Config => format!("{prefix}{CONFIG_NODE}"),
         }
     }
 
@@ -171,7 +178,7 @@ impl<'a> Lines<'a> {
 }
 
 /// A value that is written exactly as it is shown: no sign, no leading zeros, no capital letters.
-fn shown<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
+pub(crate) fn shown<T: FromStr + fmt::Display>(text: &str) -> Option<T> {
     text.parse::<T>().ok().filter(|value| value.to_string() == text)
 }
 

@@ -1,9 +1,11 @@
 //! `orbitkv-bench bootstrap`: how long a node that joins late takes until it has all that the others have, and what they
 //! send it for that (chapter 6.1).
 //!
-//! Node after node joins a cluster of owners that stand still, is compared key by key, and leaves. Named a baseline, the
-//! `orbitkv` of an earlier commit, clusters of either take turns, and the p99 is held against the baseline's. Without one
-//! the times inform only; that every join ends in exactly what the owners have is a gate in any case.
+//! Node after node joins a cluster of owners that stand still, is compared key by key, is stopped until an owner's journal
+//! has gone on without it and its view has to be repaired, is compared again, and leaves; then as many join while the owners
+//! make changes, and are compared when those have ended. Named a baseline, the `orbitkv` of an earlier commit, clusters of
+//! either take turns, and each p99 is held against the baseline's. Without one the times inform only; that every join and
+//! every repair ends in exactly what the owners have is a gate in any case.
 
 mod join;
 mod plan;
@@ -15,22 +17,32 @@ use clap::Args;
 use orbitkv::cli::table::Table;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
+use orbitkv::quantity::ByteSize;
+use orbitkv::settings::JOURNAL_SLICE_BYTES_MIN;
 use serde_json::{Value, json};
 
 use crate::report::{Gate, Report};
+use crate::streams::background::Rhythm;
 use crate::streams::convergence::Convergence;
 use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
+use crate::streams::owner::Mix;
 use crate::streams::owners::{Owners, StartOrder};
 use crate::streams::{RunArgs, conclude};
 use crate::{Failure, fail, machine, progress};
 use join::Joined;
-use plan::{RATIO_MAX, Side};
+use plan::{CHURN_CHANGES, Case, RATIO_MAX, Side};
 
 /// Owners at most: with the one that joins they are as many as a cluster may have.
 const OWNERS_MAX: u16 = 63;
 /// Joins between two words of progress.
 const JOINS_PER_WORD: usize = 10;
+/// Gates of ratios, each with the time of ours and that of the baseline.
+const RATIOS: [(&str, &str, &str); 3] = [
+    ("bootstrap", "bootstrap", "baseline_bootstrap"),
+    ("bootstrap_repair", "repair", "baseline_repair"),
+    ("bootstrap_churn", "bootstrap_churn", "baseline_bootstrap_churn"),
+];
 
 /// What to measure.
 #[derive(Args)]
@@ -40,10 +52,14 @@ pub struct BootstrapArgs {
     /// `orbitkv` of an earlier commit, built in the same way, whose clusters take turns with ours.
     #[arg(long, value_name = "PROGRAM")]
     baseline: Option<PathBuf>,
+    /// Changes a second that the owners make together while nodes of the second case join; 0 leaves that case out.
+    #[arg(long, value_name = "CHANGES", default_value_t = plan::CHURN_RATE, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    churn: u64,
 }
 
-/// All joins of a side.
+/// All joins of a side in a case.
 struct Joins {
+    case: Case,
     side: Side,
     joined: Vec<Joined>,
 }
@@ -79,69 +95,87 @@ fn measure(args: &BootstrapArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let signals = StopSignals::watch()?;
     let legs = plan::legs(args.baseline.is_some());
     let joins_per_leg = plan::joins(common.profile, legs.len());
-    let mut sides = [Side::Ours, Side::Baseline].map(|side| Joins { side, joined: Vec::new() });
+    let mut all: Vec<Joins> = (plan::cases(args.churn).iter())
+        .flat_map(|&case| [Side::Ours, Side::Baseline].map(|side| Joins { case, side, joined: Vec::new() }))
+        .collect();
     for side in legs {
         let program = args.baseline.clone().filter(|_| *side == Side::Baseline);
-        sides[*side as usize].joined.extend(leg(common, program, joins_per_leg, &signals)?);
+        leg(args, program, joins_per_leg, all.iter_mut().filter(|joins| joins.side == *side), &signals)?;
     }
     let report = Report {
         name: "bootstrap",
         profile: common.profile.into(),
         seed: common.seed,
         machine,
-        figures: figures(common, &sides),
-        gates: gates(common, &sides),
+        figures: figures(common, &all),
+        gates: gates(common, &all),
         settings: json!({
             "managers": common.managers,
             "residences": common.residences,
             "legs": legs,
             "joins_per_leg": joins_per_leg,
             "baseline": args.baseline,
-            "sides": sides.iter().filter(|side| !side.joined.is_empty()).map(Joins::json).collect::<Vec<_>>(),
+            "changes_per_second": args.churn,
+            "sides": all.iter().filter(|joins| !joins.joined.is_empty()).map(Joins::json).collect::<Vec<_>>(),
             "pressure": load.until_now(),
         }),
     };
-    let distributions: Vec<_> = sides.iter().flat_map(Joins::distributions).collect();
+    let distributions: Vec<_> = all.iter().flat_map(Joins::distributions).collect();
     outlet.write(&report, &distributions.iter().collect::<Vec<_>>())?;
     Ok(report)
 }
 
-/// All joins in one cluster.
-fn leg(
-    args: &RunArgs,
+/// All joins in one cluster, case after case.
+fn leg<'a>(
+    args: &BootstrapArgs,
     program: Option<PathBuf>,
     joins: usize,
+    cases: impl Iterator<Item = &'a mut Joins>,
     signals: &StopSignals,
-) -> Result<Vec<Joined>, Failure> {
-    let start = StartOrder { coalesce: args.coalesce, program, joiner: true, ..StartOrder::default() };
-    let mut owners = Owners::start_as(args, &start, signals)?;
-    let mut joined = Vec::with_capacity(joins);
-    for number in 1..=joins {
-        joined.push(join::once(&mut owners, format!("joiner-{number}"), args.seed, signals)?);
-        if number % JOINS_PER_WORD == 0 {
-            progress(&format!("{number} of {joins} nodes have joined"));
+) -> Result<(), Failure> {
+    let common = &args.run;
+    // The least of a journal, which an owner fills in a moment.
+    let journal = Some(ByteSize(JOURNAL_SLICE_BYTES_MIN));
+    let start =
+        StartOrder { coalesce: common.coalesce, program, joiner: true, journal, ..StartOrder::default() };
+    let mut owners = Owners::start_as(common, &start, signals)?;
+    let mix = Mix { own: CHURN_CHANGES, ..Mix::default() };
+    let mut joiners = 1..;
+    for Joins { case, joined, .. } in cases {
+        let churn = (*case == Case::Churn).then(|| Rhythm::of(mix, owners.len(), args.churn));
+        for (number, joiner) in (1..=joins).zip(&mut joiners) {
+            let to_repair = (*case == Case::Quiet).then_some(number % owners.len());
+            let (name, what) = (format!("joiner-{joiner}"), (churn, to_repair));
+            joined.push(join::once(&mut owners, name, common.seed, what, signals)?);
+            if number % JOINS_PER_WORD == 0 {
+                progress(&format!("{number} of {joins} nodes have joined"));
+            }
         }
     }
-    owners.require_alive()?;
-    Ok(joined)
+    owners.require_alive()
 }
 
 impl Joins {
-    /// Time to the last first view, and from process start to all of it; none of a side that did not take part.
+    /// Time to the last first view, from process start to all of it, and of a repair: those that were made.
     fn distributions(&self) -> Vec<Distribution> {
-        if self.joined.is_empty() {
-            return Vec::new();
-        }
-        let names = match self.side {
-            Side::Ours => ["bootstrap", "start_complete"],
-            Side::Baseline => ["baseline_bootstrap", "baseline_start_complete"],
+        let names = match (self.side, self.case) {
+            (Side::Ours, Case::Quiet) => ["bootstrap", "start_complete", "repair"],
+            (Side::Ours, Case::Churn) => ["bootstrap_churn", "start_complete_churn", "repair_churn"],
+            (Side::Baseline, Case::Quiet) => {
+                ["baseline_bootstrap", "baseline_start_complete", "baseline_repair"]
+            }
+            (Side::Baseline, Case::Churn) => {
+                ["baseline_bootstrap_churn", "baseline_start_complete_churn", "baseline_repair_churn"]
+            }
         };
-        let [mut bootstrap, mut complete] = names.map(Distribution::of);
+        let mut all = names.map(Distribution::of);
+        let [bootstrap, complete, repair] = &mut all;
         for joined in &self.joined {
             bootstrap.record(joined.bootstrap_us * 1_000);
             complete.record(joined.complete_ns);
+            joined.repair_us.into_iter().for_each(|repair_us| repair.record(repair_us * 1_000));
         }
-        vec![bootstrap, complete]
+        all.into_iter().filter(|distribution| distribution.len() > 0).collect()
     }
 
     fn convergence(&self) -> Convergence {
@@ -153,6 +187,7 @@ impl Joins {
     fn json(&self) -> Value {
         let distributions = self.distributions();
         json!({
+            "case": self.case,
             "side": self.side,
             "histograms": distributions.iter().map(|one| (one.name.to_owned(), one.json())).collect::<serde_json::Map<_, _>>(),
             "raw": self.joined,
@@ -160,44 +195,54 @@ impl Joins {
     }
 }
 
-fn figures(args: &RunArgs, sides: &[Joins]) -> String {
+fn figures(args: &RunArgs, all: &[Joins]) -> String {
     let mut table = Table::new(["milliseconds", "p50", "p90", "p99", "p99.9", "max", "count"]);
-    let distributions = sides.iter().flat_map(Joins::distributions);
+    let distributions = all.iter().flat_map(Joins::distributions);
     distributions.for_each(|distribution| table.row(distribution.cells()));
     let rows = u64::from(args.managers) * args.residences;
-    let mut bytes: Vec<u64> = sides[0].joined.iter().map(|joined| joined.sent.page_bytes).collect();
+    let mut bytes: Vec<u64> = all[0].joined.iter().map(|joined| joined.sent.page_bytes).collect();
     bytes.sort_unstable();
     let (least, most) = (bytes.first().copied().unwrap_or(0), bytes.last().copied().unwrap_or(0));
     let words = format!(
-        "{table}\neach joins {} owners of {} residences: {least} to {most} bytes of snapshot pages, {:.1} a row",
+        "{table}\neach joins {} owners of {} residences: {least} to {most} bytes of snapshot pages while they stand still, {:.1} a row",
         args.managers,
         args.residences,
         most as f64 / rows as f64
     );
-    match sides[1].joined.is_empty() {
-        true => {
+    match has_baseline(all) {
+        false => {
             words + "\ntimes inform only: they are judged against an earlier commit, with --baseline PROGRAM"
         }
-        false => words,
+        true => words,
     }
 }
 
-fn gates(args: &RunArgs, sides: &[Joins; 2]) -> Vec<Gate> {
-    let faults = sides.iter().map(|side| side.convergence().faults()).sum::<u64>();
+fn has_baseline(all: &[Joins]) -> bool {
+    all.iter().any(|joins| joins.side == Side::Baseline && !joins.joined.is_empty())
+}
+
+fn gates(args: &RunArgs, all: &[Joins]) -> Vec<Gate> {
+    let mut gates = Vec::new();
+    for (name, ours, theirs) in RATIOS {
+        let p99_ms = |of: &str| {
+            let distributions = all.iter().flat_map(Joins::distributions);
+            distributions.into_iter().find(|one| one.name == of).map(|one| one.milliseconds(0.99))
+        };
+        if let (Some(ours_ms), Some(theirs_ms)) = (p99_ms(ours), p99_ms(theirs)) {
+            let ratio = Gate::new(name, args.profile, args.seed)
+                .at_most(RATIO_MAX)
+                .against("p99 of the baseline, ms", Some(theirs_ms))
+                .value(ours_ms / theirs_ms)
+                .details(json!({ "p99_ms": ours_ms, "baseline_p99_ms": theirs_ms }));
+            gates.push(ratio);
+        }
+    }
+    let faults = all.iter().map(|joins| joins.convergence().faults()).sum::<u64>();
     let convergence = Gate::new("bootstrap_convergence", args.profile, args.seed)
         .against("faults, key by key after each join", None)
         .none_ever(faults);
-    let [Some(ours), Some(theirs)] = sides.each_ref().map(|side| side.distributions().into_iter().next())
-    else {
-        return vec![convergence];
-    };
-    let [ours_ms, theirs_ms] = [ours, theirs].map(|bootstrap| bootstrap.milliseconds(0.99));
-    let ratio = Gate::new("bootstrap", args.profile, args.seed)
-        .at_most(RATIO_MAX)
-        .against("p99 of the baseline, ms", Some(theirs_ms))
-        .value(ours_ms / theirs_ms)
-        .details(json!({ "p99_ms": ours_ms, "baseline_p99_ms": theirs_ms }));
-    vec![ratio, convergence]
+    gates.push(convergence);
+    gates
 }
 
 #[cfg(test)]
@@ -218,18 +263,27 @@ mod tests {
         }
     }
 
-    fn joins(side: Side, bootstrap_us: &[u64], faults: u64) -> Joins {
+    fn joins((case, side): (Case, Side), bootstrap_us: &[u64], faults: u64) -> Joins {
         let convergence = Convergence { keys_missing: faults, ..Convergence::default() };
-        let joined =
-            |&bootstrap_us: &u64| Joined { bootstrap_us, complete_ns: 1, sent: Sent::default(), convergence };
-        Joins { side, joined: bootstrap_us.iter().map(joined).collect() }
+        let joined = |&bootstrap_us: &u64| Joined {
+            bootstrap_us,
+            complete_ns: 1,
+            sent: Sent::default(),
+            repair_us: None,
+            convergence,
+        };
+        Joins { case, side, joined: bootstrap_us.iter().map(joined).collect() }
+    }
+
+    fn judged(all: &[Joins]) -> Vec<(&'static str, bool)> {
+        gates(&args(), all).iter().map(|gate| (gate.name(), gate.is_met())).collect()
     }
 
     #[test]
     fn the_gate_is_the_ratio_to_the_baseline_and_there_is_none_without() {
         let met = |ours: &[u64], theirs: &[u64], faults| {
-            let gates = gates(&args(), &[joins(Side::Ours, ours, faults), joins(Side::Baseline, theirs, 0)]);
-            gates.iter().map(|gate| (gate.name(), gate.is_met())).collect::<Vec<_>>()
+            let quiet = |side| (Case::Quiet, side);
+            judged(&[joins(quiet(Side::Ours), ours, faults), joins(quiet(Side::Baseline), theirs, 0)])
         };
         assert_eq!(met(&[1_000], &[], 0), [("bootstrap_convergence", true)]);
         assert_eq!(met(&[1_000], &[], 1), [("bootstrap_convergence", false)]);
@@ -241,10 +295,48 @@ mod tests {
     }
 
     #[test]
+    fn each_case_is_held_against_the_same_case_of_the_baseline() {
+        let all = |quiet: [u64; 2], churn: [u64; 2], faults| {
+            let of = |case, [ours, theirs]: [u64; 2], faults| {
+                [joins((case, Side::Ours), &[ours], faults), joins((case, Side::Baseline), &[theirs], 0)]
+            };
+            let all = of(Case::Quiet, quiet, 0).into_iter().chain(of(Case::Churn, churn, faults));
+            judged(&all.collect::<Vec<_>>())
+        };
+        let names = ["bootstrap", "bootstrap_churn", "bootstrap_convergence"];
+        for (quiet, churn, faults, met) in [
+            ([1_000, 1_000], [3_000, 3_000], 0, [true, true, true]),
+            ([1_000, 1_000], [3_000, 2_000], 0, [true, false, true]),
+            ([2_000, 1_000], [2_000, 3_000], 0, [false, true, true]),
+            ([1_000, 1_000], [3_000, 3_000], 1, [true, true, false]),
+        ] {
+            let judged = all(quiet, churn, faults);
+            assert_eq!(judged, names.into_iter().zip(met).collect::<Vec<_>>(), "{quiet:?} {churn:?}");
+        }
+    }
+
+    #[test]
+    fn repairs_are_held_against_repairs() {
+        let met = |ours: u64, theirs: u64| {
+            let of = |side, repair_us| {
+                let mut joins = joins((Case::Quiet, side), &[1_000], 0);
+                joins.joined[0].repair_us = Some(repair_us);
+                joins
+            };
+            judged(&[of(Side::Ours, ours), of(Side::Baseline, theirs)])
+        };
+        let names = ["bootstrap", "bootstrap_repair", "bootstrap_convergence"];
+        assert_eq!(met(5_400, 5_000), names.map(|name| (name, true)));
+        assert_eq!(met(5_600, 5_000), names.map(|name| (name, name != "bootstrap_repair")));
+    }
+
+    #[test]
     fn what_cannot_be_measured_is_refused_with_a_remedy() {
         let refused = |managers, baseline: Option<&str>| {
             let run = RunArgs { managers, ..args() };
-            refuse(&BootstrapArgs { run, baseline: baseline.map(PathBuf::from) }).err().unwrap_or_default()
+            refuse(&BootstrapArgs { run, baseline: baseline.map(PathBuf::from), churn: plan::CHURN_RATE })
+                .err()
+                .unwrap_or_default()
         };
         assert_eq!(refused(63, None), "");
         assert!(refused(64, None).contains("lower --managers to 63"));

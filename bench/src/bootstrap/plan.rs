@@ -6,6 +6,28 @@ use crate::streams::Profile;
 
 /// How much longer the p99 may be than that of the earlier commit.
 pub const RATIO_MAX: f64 = 1.10;
+/// Changes a second of all owners together while nodes join, unless another rate is asked for: the best known system's.
+pub const CHURN_RATE: u64 = 4_083;
+/// Changes of a burst.
+pub const CHURN_CHANGES: u64 = 64;
+
+/// What the owners do while a node joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Case {
+    /// Nothing.
+    Quiet,
+    /// Changes.
+    Churn,
+}
+
+/// The cases of a run: at a rate of nothing there is no churn.
+pub fn cases(changes_per_second: u64) -> &'static [Case] {
+    match changes_per_second {
+        0 => &[Case::Quiet],
+        _ => &[Case::Quiet, Case::Churn],
+    }
+}
 
 /// Whose nodes join in a leg of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,6 +72,12 @@ mod tests {
         };
         assert_eq!(drift(Side::Ours), drift(Side::Baseline));
         assert_eq!(legs(false), [Side::Ours]);
+    }
+
+    #[test]
+    fn churn_is_a_case_of_its_own_beside_the_quiet_one() {
+        assert_eq!(cases(CHURN_RATE), [Case::Quiet, Case::Churn]);
+        assert_eq!(cases(0), [Case::Quiet]);
     }
 
     #[test]

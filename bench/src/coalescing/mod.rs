@@ -5,7 +5,7 @@
 //! Owners take turns, and a burst saves and drops the same few blocks many times. Bytes of deltas are counted, so
 //! the order of the clusters does not matter; visibility is a time and informs only. Every key is compared at the end.
 
-mod plan;
+pub mod plan;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -39,25 +39,32 @@ pub struct CoalescingArgs {
 
 /// What the sources of a cluster have sent: counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-struct Sent {
+pub struct Sent {
     /// Journal records read for peers.
     records_read: u64,
     /// What was left of them to tell.
-    records_told: u64,
+    pub records_told: u64,
     delta_frames: u64,
-    delta_bytes: u64,
+    /// Bytes of the frames that told of changes.
+    pub delta_bytes: u64,
     intentional_wait_us: u64,
 }
 
 /// One cluster's run.
-struct Run {
+pub struct Run {
     window: Duration,
-    sent: Sent,
-    sessions: Result<(), String>,
-    visibility: Result<Distribution, String>,
-    convergence: Convergence,
-    etcd_writes: u64,
-    processors: Value,
+    /// What all sources sent.
+    pub sent: Sent,
+    /// What was wrong with the sessions, if anything was.
+    pub sessions: Result<(), String>,
+    /// How soon publications were seen.
+    pub visibility: Result<Distribution, String>,
+    /// What was compared at the end.
+    pub convergence: Convergence,
+    /// Writes to etcd.
+    pub etcd_writes: u64,
+    /// Cores of the nodes and of this program.
+    pub processors: Value,
     elapsed: Duration,
 }
 
@@ -99,7 +106,10 @@ fn measure(args: &RunArgs, windows: &[Duration], outlet: &Outlet) -> Result<Repo
 }
 
 /// All bursts in a cluster with that window.
-fn cluster(args: &RunArgs, plan: &Plan, window: Duration, signals: &StopSignals) -> Result<Run, Failure> {
+///
+/// # Errors
+/// If a node fails, or a signal comes.
+pub fn cluster(args: &RunArgs, plan: &Plan, window: Duration, signals: &StopSignals) -> Result<Run, Failure> {
     let mut owners = Owners::start(args, Some(Span(window)), signals)?;
     await_applied(&owners, signals)?;
     let revision_before = owners.coordinator().revision()?;

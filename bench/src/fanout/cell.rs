@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
-use orbitkv::client::Registration;
 use orbitkv::cluster::{Cluster, NodeOrder};
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::owners::{Owner as Stream, OwnersPage};
@@ -12,11 +11,10 @@ use orbitkv_native::clock::monotonic_ns;
 use serde::Serialize;
 
 use super::plan::{CHANGES, Cell, NAMESPACES, PERIOD, changes_of};
-use crate::payload::registration;
 use crate::processes::processor_time;
 use crate::streams::cadence::rotation;
 use crate::streams::keys::Keys;
-use crate::streams::owner::{BLOCK_BYTES, Owner};
+use crate::streams::owner::{Owner, engine};
 use crate::streams::owners::{StartOrder, dram_of, order};
 use crate::streams::{RunArgs, WAIT, failure, pause};
 use crate::{Failure, progress};
@@ -50,13 +48,17 @@ pub struct Measured {
 }
 
 /// The counters of a node that matter here.
-struct Counters {
-    delta_frames: u64,
-    delta_bytes: u64,
-    changes_applied: u64,
+pub struct Counters {
+    /// Delta frames sent.
+    pub delta_frames: u64,
+    /// Their bytes.
+    pub delta_bytes: u64,
+    /// Changes of others applied.
+    pub changes_applied: u64,
 }
 
-struct Nodes {
+/// The cluster of a cell.
+pub struct Nodes {
     // Before the cluster, which they are connected to.
     source: Vec<Owner>,
     source_http: HttpClient,
@@ -75,7 +77,8 @@ pub fn measure(
     bursts: usize,
     signals: &StopSignals,
 ) -> Result<Measured, Failure> {
-    let mut nodes = Nodes::start(args, cell, signals)?;
+    let start = StartOrder { coalesce: args.coalesce, ..StartOrder::default() };
+    let mut nodes = Nodes::start(args, cell, &start, signals)?;
     nodes.await_applied(signals)?;
     let before = nodes.counters()?;
     let process = nodes.cluster.nodes()[0].process_id();
@@ -111,20 +114,18 @@ pub fn measure(
     })
 }
 
-/// The engine of one namespace: a model of its own.
-fn engine(number: usize) -> Registration {
-    let common = registration(BLOCK_BYTES);
-    Registration {
-        instance: format!("{}-{number}", common.instance),
-        model: format!("{}-{number}", common.model),
-        ..common
-    }
-}
-
 impl Nodes {
-    fn start(args: &RunArgs, cell: Cell, signals: &StopSignals) -> Result<Nodes, Failure> {
-        let start = StartOrder { coalesce: args.coalesce, ..StartOrder::default() };
-        let mut order = order(cell.receivers + 1, args.residences, &start)?;
+    /// Starts a source and those that follow it, and saves the first blocks.
+    ///
+    /// # Errors
+    /// If they do not start, or do not take the blocks.
+    pub fn start(
+        args: &RunArgs,
+        cell: Cell,
+        start: &StartOrder,
+        signals: &StopSignals,
+    ) -> Result<Nodes, Failure> {
+        let mut order = order(cell.receivers + 1, args.residences, start)?;
         order.nodes[0].dram = dram_of(args.residences * NAMESPACES as u64);
         let joining = order.nodes.split_off(1);
         let wanted = cell.subscription.name();
@@ -135,7 +136,7 @@ impl Nodes {
         let source_name = node.name().to_owned();
         let owner = |number: usize| {
             let keys = Keys::none(args.seed, number as u64 + 1);
-            Owner::start_as(node.socket(), &engine(number), keys, args.seed, args.residences)
+            Owner::start_as(node.socket(), &[engine(number)], keys, args.seed, args.residences)
         };
         let source = (0..NAMESPACES).map(owner).collect::<Result<Vec<_>, _>>()?;
         let scope = match cell.subscription.namespaces() {
@@ -152,8 +153,23 @@ impl Nodes {
         Ok(Nodes { source, source_http, source_name, receivers, cluster })
     }
 
+    /// The engine of a namespace at the source.
+    pub fn owner(&mut self, namespace: usize) -> &mut Owner {
+        &mut self.source[namespace]
+    }
+
+    /// Every node's HTTP API, the source's first.
+    pub fn http(&self) -> Vec<HttpClient> {
+        std::iter::once(&self.source_http).chain(&self.receivers).cloned().collect()
+    }
+
+    /// All processes.
+    pub fn cluster(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
     /// Head of the source's journal: all engines make the one journal of its one shard.
-    fn head(&self) -> u64 {
+    pub fn head(&self) -> u64 {
         self.source.iter().map(Owner::sequence).sum()
     }
 
@@ -163,7 +179,10 @@ impl Nodes {
     }
 
     /// Waits until every receiver stands at the head of the source.
-    fn await_applied(&self, signals: &StopSignals) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// If one does not in time, or a signal comes.
+    pub fn await_applied(&self, signals: &StopSignals) -> Result<(), Failure> {
         let began = Instant::now();
         for (at, receiver) in self.receivers.iter().enumerate() {
             while self.stream(receiver)?.is_none_or(|stream| stream.applied != self.head()) {
@@ -182,7 +201,10 @@ impl Nodes {
     }
 
     /// Of the source, then of each receiver.
-    fn counters(&self) -> Result<Vec<Counters>, Failure> {
+    ///
+    /// # Errors
+    /// If a node does not answer.
+    pub fn counters(&self) -> Result<Vec<Counters>, Failure> {
         let all = std::iter::once(&self.source_http).chain(&self.receivers);
         all.map(|http| {
             let (page, _): (MetadataPage, _) = http.get_as("/cache/metadata")?;
@@ -197,7 +219,10 @@ impl Nodes {
     }
 
     /// Rows of the source at all receivers against the live keys of what they want.
-    fn rows_wrong(&self, cell: Cell) -> Result<u64, Failure> {
+    ///
+    /// # Errors
+    /// If a receiver does not answer.
+    pub fn rows_wrong(&self, cell: Cell) -> Result<u64, Failure> {
         let wanted = self.source[..cell.subscription.namespaces()].iter();
         let keys: u64 = wanted.map(|owner| owner.keys().len()).sum();
         let wrong = self.receivers.iter().map(|receiver| {

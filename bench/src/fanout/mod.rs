@@ -5,8 +5,8 @@
 //! namespaces or for the first. What each of them applied is held against what its scope has, and its rows against the
 //! live keys; bytes and processor time inform only.
 
-mod cell;
-mod plan;
+pub mod cell;
+pub mod plan;
 
 use std::process::ExitCode;
 

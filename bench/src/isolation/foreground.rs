@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use orbitkv::client::{
     BlockHash, Client, CommitOutcome, EvictOutcome, Media, Medium as StoredOn, Namespace, Place, PrefixList,
-    SaveKey,
+    RequestMoments, SaveKey,
 };
 use orbitkv_native::affinity;
 use orbitkv_native::clock::monotonic_ns;
@@ -110,6 +110,14 @@ struct Foreground<'a> {
     target: AlignedBuffer,
 }
 
+/// What an engine did.
+pub struct Served {
+    /// Its rounds, those of the warm-up first.
+    pub rounds: Vec<Round>,
+    /// When it submitted each request and had its answer, if its seat says so.
+    pub moments: Vec<RequestMoments>,
+}
+
 /// All rounds, those of the warm-up first, on the node's core. Ends early if `stop` is set.
 ///
 /// # Errors
@@ -120,7 +128,7 @@ pub fn run(
     medium: Medium,
     epoch_ns: u64,
     stop: &AtomicBool,
-) -> Result<Vec<Round>, Failure> {
+) -> Result<Served, Failure> {
     affinity::pin_current_thread(seat.core)?;
     let mut client = seat.connect()?;
     let namespace = client.register(&registration(plan.block_bytes), WAIT)?;
@@ -135,18 +143,21 @@ pub fn run(
     };
     let mut rounds = Vec::with_capacity(plan.warm_up_rounds + plan.rounds);
     let cadence = plan.cadence().as_nanos() as u64;
-    for number in 0..(plan.warm_up_rounds + plan.rounds) as u64 {
+    'rounds: for number in 0..(plan.warm_up_rounds + plan.rounds) as u64 {
         let intended_ns = epoch_ns + number * cadence;
         // In steps, so that a signal does not wait for the cadence.
         while monotonic_ns() < intended_ns {
             if stop.load(Ordering::Relaxed) {
-                return Ok(rounds);
+                break 'rounds;
             }
             sleep_until(intended_ns.min(monotonic_ns() + Duration::from_millis(100).as_nanos() as u64));
         }
         rounds.push(foreground.round(number, intended_ns)?);
     }
-    Ok(rounds)
+    match foreground.client.take_moments() {
+        (moments, 0) => Ok(Served { rounds, moments }),
+        (_, lost) => Err(format!("{lost} requests more than expected were answered").into()),
+    }
 }
 
 impl Foreground<'_> {

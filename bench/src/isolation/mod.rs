@@ -18,9 +18,10 @@ pub mod record;
 mod run;
 mod sampler;
 pub mod schedule;
-mod stage;
+pub mod stage;
 #[cfg(test)]
 pub mod tests;
+mod traced;
 pub mod verdict;
 
 use std::path::PathBuf;
@@ -54,6 +55,13 @@ pub struct IsolationArgs {
     /// Seed of keys, payload and phases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Make one run under pressure with the stage timeline on instead of a campaign, and show what the node's core was
+    /// doing while the slowest requests waited. Counts for no gate.
+    #[arg(long, conflicts_with = "resume")]
+    trace_turns: bool,
+    /// With --trace-turns: requests to show.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    slowest: usize,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -98,6 +106,9 @@ pub fn run(args: &IsolationArgs) -> ExitCode {
         Ok(cores) => cores,
         Err(error) => return usage(error),
     };
+    if args.trace_turns {
+        return traced::run(&plan, args, cores);
+    }
     let wanted = Campaign::new(plan, args.medium.list(), args.seed, cores);
     let opened = match &args.resume {
         Some(directory) => campaign::resume(directory, &wanted),

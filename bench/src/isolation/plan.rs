@@ -113,6 +113,11 @@ impl Plan {
         Duration::from_millis(self.cadence_ms)
     }
 
+    /// Requests that the engine of a run makes at most: it registers, and a round is eight of them.
+    pub fn requests_max(&self) -> usize {
+        1 + 8 * (self.warm_up_rounds + self.rounds)
+    }
+
     /// Bytes that a round saves and restores.
     pub fn round_bytes(&self) -> u64 {
         self.blocks as u64 * self.block_bytes

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use orbitkv::client::RequestMoments;
 use orbitkv::control::signals::StopSignals;
 use orbitkv_native::clock::monotonic_ns;
 
 use super::exposure::{Burst, Look, Window};
-use super::foreground::{self, Round};
+use super::foreground::{self, Round, Served};
 use super::plan::{BURST_PERIOD, Plan};
 use super::pressure::Pressure;
 use super::record::{DeviceReads, Measured};
@@ -17,6 +18,7 @@ use super::sampler;
 use super::schedule::{Cell, Medium};
 use super::stage::{Cores, Nodes, Placed, Stage};
 use crate::payload::WrongBytes;
+use crate::recording::{self, Recording};
 use crate::{Failure, machine};
 
 /// From the last preparation to the first round, so that every thread is there.
@@ -52,9 +54,18 @@ impl<F: Into<Failure>> From<F> for Unmade {
     }
 }
 
-/// What the three threads saw.
+/// What was recorded beside a run.
+pub struct Traced {
+    /// What the foreground's node recorded of its core.
+    pub recording: Recording,
+    /// What its engine did when.
+    pub moments: Vec<RequestMoments>,
+}
+
+/// What the threads saw.
 struct Seen {
-    rounds: Result<Vec<Round>, ThreadFailure>,
+    served: Result<Served, ThreadFailure>,
+    recording: Option<Result<Recording, ThreadFailure>>,
     bursts: Result<Vec<Burst>, ThreadFailure>,
     looks: Vec<Look>,
     cost: sampler::Cost,
@@ -74,8 +85,46 @@ pub fn make(
     data_parent: &Path,
     signals: &StopSignals,
 ) -> Result<Measured, Unmade> {
+    work(cell, plan, cores, seed, data_parent, signals, Recorded::Nothing).map(|(measured, _)| measured)
+}
+
+/// Makes the run of a cell with the stage timeline on, and gives that too. It counts for no gate: what the timeline costs
+/// is in it.
+///
+/// # Errors
+/// See [`Unmade`].
+pub fn make_traced(
+    cell: &Cell,
+    plan: &Plan,
+    cores: Cores,
+    seed: u64,
+    data_parent: &Path,
+    signals: &StopSignals,
+) -> Result<(Measured, Traced), Unmade> {
+    let (measured, traced) = work(cell, plan, cores, seed, data_parent, signals, Recorded::Turns)?;
+    Ok((measured, traced.ok_or_else(|| Failure::from("nothing was recorded"))?))
+}
+
+/// Whether the stage timeline is on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Recorded {
+    Nothing,
+    Turns,
+}
+
+fn work(
+    cell: &Cell,
+    plan: &Plan,
+    cores: Cores,
+    seed: u64,
+    data_parent: &Path,
+    signals: &StopSignals,
+    recorded: Recorded,
+) -> Result<(Measured, Option<Traced>), Unmade> {
     let load = machine::Pressure::now();
-    let stage = Stage::start(plan, cell.medium, cores, seed, data_parent, signals)?;
+    let records = recorded == Recorded::Turns;
+    let flags: &[&str] = if records { &["--trace-turns"] } else { &[] };
+    let stage = Stage::start(plan, cell.medium, cores, seed, data_parent, flags, signals)?;
     let sight = stage.sight()?;
     let mut pressure = Pressure::begin(&stage.pressure(), plan)?;
     let head_before = sight.await_applied()?.0;
@@ -87,14 +136,21 @@ pub fn make(
     let phase_ns = seed.wrapping_add(cell.number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         % BURST_PERIOD.as_nanos() as u64;
     let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    let seat = stage.foreground();
+    let seat = stage.foreground().with_moments(if records { plan.requests_max() } else { 0 });
     let first_ns = epoch_ns - BURST_PERIOD.as_nanos() as u64 + phase_ns;
     let seen = thread::scope(|scope| {
         let rounds = scope.spawn(|| {
-            let rounds = foreground::run(&seat, plan, cell.medium, epoch_ns, &stop);
+            let served = foreground::run(&seat, plan, cell.medium, epoch_ns, &stop);
             over.store(true, Ordering::Relaxed);
-            rounds.map_err(ThreadFailure::from)
+            served.map_err(ThreadFailure::from)
         });
+        let recording = match recorded {
+            Recorded::Nothing => None,
+            Recorded::Turns => Some(scope.spawn(|| {
+                let recording = recording::follow(sight.foreground(), &stop);
+                recording.map_err(ThreadFailure::from)
+            })),
+        };
         let bursts = scope.spawn(|| match cell.is_under_pressure() {
             true => pressure.run(first_ns, &stop).map_err(ThreadFailure::from),
             false => Ok(Vec::new()),
@@ -109,11 +165,12 @@ pub fn make(
             }
         }
         stop.store(true, Ordering::Relaxed);
-        let rounds = rounds.join().expect("a thread says its errors");
+        let served = rounds.join().expect("a thread says its errors");
+        let recording = recording.map(|thread| thread.join().expect("a thread says its errors"));
         let (looks, cost) = looks.join().expect("a thread says its errors");
         let bursts = bursts.join().expect("a thread says its errors");
         let placement = placement.unwrap_or_else(|| stage.placement());
-        Seen { rounds, bursts, looks, cost, placement, signal }
+        Seen { served, recording, bursts, looks, cost, placement, signal }
     });
     if let Some(signal) = seen.signal {
         return Err(Unmade::Stopped(signal));
@@ -122,7 +179,9 @@ pub fn make(
         true => Unmade::WrongBytes(failure.words),
         false => Unmade::Failed(failure.words.into()),
     };
-    let mut warm_up = seen.rounds.map_err(failed)?;
+    let Served { rounds: mut warm_up, moments } = seen.served.map_err(failed)?;
+    let recording = seen.recording.transpose().map_err(failed)?;
+    let traced = recording.map(|recording| Traced { recording, moments });
     let bursts = seen.bursts.map_err(failed)?;
     let used = sight.used()?;
     let reads = sight.device_reads()?;
@@ -135,7 +194,7 @@ pub fn make(
     };
     let window = Window { began_ns: first.intended_ns, ended_ns: last.restored_ns };
     let names = |columns: &[&str]| columns.iter().map(|&name| name.to_owned()).collect();
-    Ok(Measured {
+    let measured = Measured {
         window,
         placement: worst(seen.placement?, stage.placement()?),
         processor_seconds: Nodes {
@@ -160,7 +219,8 @@ pub fn make(
         bursts,
         look_columns: names(&Look::COLUMNS),
         looks: seen.looks,
-    })
+    };
+    Ok((measured, traced))
 }
 
 /// Where everything was at first, with whatever had left its core by the end.

@@ -87,16 +87,29 @@ pub struct Seat {
     pub core: usize,
     /// Seed of its keys and payload.
     pub seed: u64,
+    /// Requests whose moments the engine keeps.
+    moments_max: usize,
 }
 
 impl Seat {
+    /// At the socket of a node, on a core.
+    pub fn at(socket: PathBuf, core: usize, seed: u64) -> Seat {
+        Seat { socket, core, seed, moments_max: 0 }
+    }
+
+    /// The same, for an engine that keeps the moments of so many requests.
+    pub fn with_moments(self, moments_max: usize) -> Seat {
+        Seat { moments_max, ..self }
+    }
+
     /// Connects, with the arena mapped whole.
     ///
     /// # Errors
     /// As the client says.
     pub fn connect(&self) -> Result<Client, Failure> {
         let settings = ClientSettings::new(&self.socket);
-        Ok(Client::connect(ClientSettings { populate: ViewPopulate::AtMap, ..settings })?)
+        let moments_max = self.moments_max;
+        Ok(Client::connect(ClientSettings { populate: ViewPopulate::AtMap, moments_max, ..settings })?)
     }
 }
 
@@ -108,7 +121,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts etcd and both nodes and puts each process on its core; this thread ends up on the other one.
+    /// Starts etcd and both nodes and puts each process on its core; this thread ends up on the other one. `flags` are
+    /// further ones of the foreground's node.
     ///
     /// # Errors
     /// If they do not start or do not come to know each other, or a thread cannot be moved.
@@ -118,6 +132,7 @@ impl Stage {
         cores: Cores,
         seed: u64,
         data_parent: &Path,
+        flags: &[&str],
         signals: &StopSignals,
     ) -> Result<Stage, Failure> {
         let (journal, index, receive) = (ByteSize(16 * MIB), ByteSize(64 * MIB), ByteSize(64 * MIB));
@@ -132,7 +147,13 @@ impl Stage {
         };
         let ssd_bytes = if medium == Medium::Ssd { plan.ssd_bytes } else { 0 };
         let order = ClusterOrder {
-            nodes: vec![node(FOREGROUND, cores.node, ssd_bytes), node(PRESSURE, cores.other, 0)],
+            nodes: vec![
+                NodeOrder {
+                    flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+                    ..node(FOREGROUND, cores.node, ssd_bytes)
+                },
+                node(PRESSURE, cores.other, 0),
+            ],
             coordination: Coordination::Started,
             name: "bench".to_owned(),
             data_parent: data_parent.to_owned(),
@@ -188,12 +209,12 @@ impl Stage {
 
     /// Where the engine of the foreground sits.
     pub fn foreground(&self) -> Seat {
-        Seat { socket: self.cluster.nodes()[0].socket().to_owned(), core: self.cores.node, seed: self.seed }
+        Seat::at(self.cluster.nodes()[0].socket().to_owned(), self.cores.node, self.seed)
     }
 
     /// Where that of the pressure sits.
     pub fn pressure(&self) -> Seat {
-        Seat { socket: self.cluster.nodes()[1].socket().to_owned(), core: self.cores.other, seed: self.seed }
+        Seat::at(self.cluster.nodes()[1].socket().to_owned(), self.cores.other, self.seed)
     }
 
     /// How both are looked at.
@@ -220,6 +241,11 @@ pub struct Sight {
 }
 
 impl Sight {
+    /// The HTTP API of the foreground's node.
+    pub fn foreground(&self) -> &HttpClient {
+        &self.clients.foreground
+    }
+
     /// One look at both sides.
     ///
     /// # Errors
@@ -327,7 +353,11 @@ impl Sight {
     }
 }
 
-fn unpin(cores: Cores) -> Result<(), Failure> {
+/// Lets this thread run on both cores.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn unpin(cores: Cores) -> Result<(), Failure> {
     let mut mask = CpuSet::new();
     [cores.node, cores.other].into_iter().for_each(|core| mask.set(core));
     Ok(sched_setaffinity(None, &mask)?)
@@ -351,7 +381,10 @@ fn allowed(process: u32, thread: i32) -> Option<String> {
 }
 
 /// Moves all threads of a process to a core. Those that come later inherit it.
-fn pin(process: u32, core: usize) -> Result<(), Failure> {
+///
+/// # Errors
+/// If it is gone, or makes threads faster than they can be moved.
+pub fn pin(process: u32, core: usize) -> Result<(), Failure> {
     let mut mask = CpuSet::new();
     mask.set(core);
     let mut done = BTreeSet::new();

@@ -22,13 +22,22 @@ impl Workplace {
     /// # Errors
     /// If it cannot be made, lies in memory, or another run uses it.
     pub fn take(directory: Option<PathBuf>) -> Result<Workplace, Failure> {
+        Workplace::named(directory, "local")
+    }
+
+    /// The same for another benchmark.
+    ///
+    /// # Errors
+    /// As [`Workplace::take`].
+    pub fn named(directory: Option<PathBuf>, benchmark: &str) -> Result<Workplace, Failure> {
         let directory = match directory {
             // A directory of our own inside, since it is emptied.
-            Some(directory) => directory.join("orbitkv-bench-local"),
+            Some(directory) => directory.join(format!("orbitkv-bench-{benchmark}")),
             None => {
                 let program = std::env::current_exe()?;
                 let output = program.parent().and_then(Path::parent);
-                output.ok_or("this program lies in no directory; give --dir")?.join("bench-local")
+                let output = output.ok_or("this program lies in no directory; give --dir")?;
+                output.join(format!("bench-{benchmark}"))
             }
         };
         fs::create_dir_all(&directory)

@@ -1,7 +1,7 @@
 //! `orbitkv-bench local`: what one node makes of this machine's memory, disk and sockets, as ratios
 //! against the same work done barely, measured in turns in one run.
 
-mod directory;
+pub mod directory;
 mod dram;
 mod fio;
 mod node;

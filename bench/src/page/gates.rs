@@ -152,6 +152,11 @@ fn margin(gate: &Value, value: f64) -> Option<f64> {
     margin.is_finite().then(|| margin.clamp(1.0 / MARGIN_MAX, MARGIN_MAX))
 }
 
+/// Of a gate whose value is the lower bound of an interval, the upper one.
+fn other_end(gate: &Value) -> Option<f64> {
+    margin(gate, gate["details"]["interval_95"][1].as_f64()?)
+}
+
 /// All gates of a report on one axis, with the repetitions that each was taken from.
 pub fn margins(prefix: &str, whose: &str, report: &Value) -> Option<Figure> {
     let judged = of_report(report).filter(|gate| !matches!(Verdict::of(gate), Verdict::NotJudged(_)));
@@ -176,7 +181,8 @@ pub fn margins(prefix: &str, whose: &str, report: &Value) -> Option<Figure> {
         let ink = if is_met { Ink::Three } else { Ink::Two };
         let told = format!("{}, limit {}", number(&gate["value"]), limit(gate));
         repetitions(gate).into_iter().for_each(|one| plot.dot(one, at as f64, Ink::Muted, &name(gate)));
-        plot.interval(at as f64, (*value, *value, *value), ink, &told);
+        let other_end = other_end(gate).unwrap_or(*value).max(*value);
+        plot.interval(at as f64, (*value, *value, other_end), ink, &told);
     }
     plot.legend(Ink::Three, "met");
     plot.legend(Ink::Two, "missed");
@@ -185,7 +191,8 @@ pub fn margins(prefix: &str, whose: &str, report: &Value) -> Option<Figure> {
         file: format!("{prefix}gates"),
         title,
         sentence: "One row for each gate that could be judged: upright marks right of the dashed line are gates that are met, those left of it \
-            are missed, and 2 means twice as good as was asked for."
+            are missed, and 2 means twice as good as was asked for. Where a mark stands for the lower end of an interval, a pale bar goes on to \
+            its upper end."
             .to_owned(),
         svg: plot.svg(),
     })
@@ -225,6 +232,16 @@ mod tests {
             }
         }
         assert!(matches!(Verdict::of(&gate(2.0, "sideways", true)), Verdict::NotJudged(_)));
+    }
+
+    #[test]
+    fn an_interval_is_drawn_to_its_upper_end() {
+        let mut wide = gate(2.0, "at-least", true);
+        assert_eq!(other_end(&wide), None);
+        wide["details"] = json!({ "interval_95": [2.0, 6.0] });
+        assert_eq!(other_end(&wide), Some(3.0));
+        let drawn = |gate: &Value| margins("", "x", &json!({ "gates": [gate] })).expect("a figure").svg;
+        assert_ne!(drawn(&wide), drawn(&gate(2.0, "at-least", true)));
     }
 
     #[test]

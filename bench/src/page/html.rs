@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::collection::{Collection, bytes_by_kind, distributions};
+use super::courses;
 use super::figures::{self, Figure, capital, plain};
 use super::gates::{self, Verdict};
 use super::svg::{escape, group};
@@ -69,9 +70,11 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
         if whose != "isolation" || !has_runs(file) {
             own.extend(gates::margins(&prefix, whose, report));
         }
+        own.extend(courses::of_report(&prefix, whose, report));
         own.extend(figures::of_distributions(&prefix, whose, &distributions(report)));
         own.extend(figures::bytes(&prefix, whose, &bytes_by_kind(report)));
-        if !own.is_empty() {
+        let rows = courses::table(whose, report);
+        if !own.is_empty() || !rows.is_empty() {
             let _ = writeln!(
                 text,
                 "<h3>{}</h3>\n<p>{} <span class=\"soft\">From <code>{}</code>.</span></p>",
@@ -79,6 +82,7 @@ pub fn page(directory: &Path, collection: &Collection) -> Page {
                 words::benchmark(whose),
                 escape(file)
             );
+            text.push_str(&rows);
             own.iter().for_each(|figure| draw(&mut text, figure));
         }
         figures.extend(own);

@@ -1,6 +1,7 @@
 //! `orbitkv-bench report`: one page, and its drawings as files, from the raw results that lie in a directory.
 
 mod collection;
+mod courses;
 mod figures;
 mod gates;
 mod html;

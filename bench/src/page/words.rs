@@ -33,6 +33,88 @@ compared at the end. What was not seen is unknown, and does not count.</dd>\
 /// entry of their own.
 const GATES: &[(&str, &str, &str)] = &[
     (
+        "ablation_etcd_plain_seen",
+        "Streams against a record of each block in etcd: how much sooner a change is seen (p99)",
+        "×",
+    ),
+    (
+        "ablation_etcd_coalesced_seen",
+        "Streams against records in etcd, many at a time: how much sooner a change is seen (p99)",
+        "×",
+    ),
+    (
+        "ablation_etcd_plain_reached",
+        "Streams against a record of each block in etcd: changes kept up with",
+        "×",
+    ),
+    (
+        "ablation_etcd_coalesced_reached",
+        "Streams against records in etcd, many at a time: changes kept up with",
+        "×",
+    ),
+    (
+        "ablation_etcd_plain_processor",
+        "Streams against a record of each block in etcd: processor time spared for a change",
+        "×",
+    ),
+    (
+        "ablation_etcd_coalesced_processor",
+        "Streams against records in etcd, many at a time: processor time spared for a change",
+        "×",
+    ),
+    ("ablation_etcd_scoped_bytes", "Streams of one namespace of four against all: bytes spared", "×"),
+    ("ablation_coalesce_bytes", "Waiting 2 ms against telling at once: bytes spared", "×"),
+    ("ablation_coalesce_seen", "Waiting 2 ms against telling at once: how soon a change is seen (p99)", "×"),
+    ("ablation_coalesce_longer_bytes", "Waiting 2 ms against 5 ms: bytes spared", "×"),
+    (
+        "ablation_idle_ping",
+        "Cores that park against cores that spin: how soon an empty request is answered",
+        "×",
+    ),
+    ("ablation_idle_query", "Cores that park against cores that spin: how soon a query is answered", "×"),
+    ("ablation_idle_rate", "Cores that park against cores that spin: blocks a second", "×"),
+    ("ablation_idle_rest", "Cores that park against cores that spin: processor time spared at rest", "×"),
+    ("ablation_shards_rate", "Two shards of a node against one, on two cores: blocks a second", "×"),
+    (
+        "ablation_shards_query",
+        "Two shards of a node against one, on two cores: how soon a query is answered",
+        "×",
+    ),
+    ("ablation_shards_seen", "Two shards of a node against one, on two cores: how soon a fence is met", "×"),
+    ("ablation_device_write", "A bare ring against glommio: rate of writing to SSD", "×"),
+    ("ablation_device_read", "A bare ring against glommio: rate of reading from SSD", "×"),
+    ("ablation_device_small_write", "A bare ring against glommio: rate of writing small blocks", "×"),
+    ("ablation_device_small_read", "A bare ring against glommio: rate of reading small blocks", "×"),
+    (
+        "ablation_device_node_write",
+        "The node's ring against glommio with a copy: rate of writing to SSD",
+        "×",
+    ),
+    (
+        "ablation_device_node_read",
+        "The node's ring against glommio with a copy: rate of reading from SSD",
+        "×",
+    ),
+    ("ablation_quic_rate", "The own network loop against a stock library: rate", "×"),
+    (
+        "ablation_quic_reader",
+        "The own network loop against a stock library: processor time spared where is read",
+        "×",
+    ),
+    (
+        "ablation_quic_source",
+        "The own network loop against a stock library: processor time spared at the source",
+        "×",
+    ),
+    (
+        "ablation_routing_gain",
+        "Planned routes against the fixed order while a peer can send little: p95",
+        "×",
+    ),
+    ("ablation_routing_cost", "Planned routes against the fixed order while none is held back: p95", "×"),
+    ("ablation_routing_shadow_cost", "Routes planned and not followed against none: p95", "×"),
+    ("ablation_faults", "Blocks that were wrong or missing on any side", ""),
+    (
         "isolation_dram_save_worst_pair",
         "Save under pressure, blocks in memory: p99 of the worst pair, times quiet",
         "×",
@@ -128,6 +210,16 @@ const GATES: &[(&str, &str, &str)] = &[
         "p99 of the time until a node that joins has all that others have, times an earlier build",
         "×",
     ),
+    (
+        "bootstrap_repair",
+        "p99 of the time until a node that another one's changes have overtaken has them anew, times an earlier build",
+        "×",
+    ),
+    (
+        "bootstrap_churn",
+        "p99 of the same time while all other nodes change what they hold, times an earlier build",
+        "×",
+    ),
     ("fanout_delivered", "Changes that a node was told beside those it had asked for, or was not told", ""),
     ("fanout_rows", "Blocks that are wrong or missing at nodes that follow", ""),
     ("coalescing_convergence", "Blocks that are wrong or missing at other nodes after the run", ""),
@@ -159,6 +251,28 @@ const GATES: &[(&str, &str, &str)] = &[
         "Longest time after a deadline until the peer no longer keeps blocks ready for who gave up",
         "ms",
     ),
+    ("pacing_missed", "Blocks that did not come while what a source sends was bounded, or was not", ""),
+    ("scale_cells", "Clusters of the matrix that came to no result", ""),
+    ("scale_convergence", "Blocks that are wrong or missing at other nodes at the end of each cluster", ""),
+    ("scale_etcd", "Writes to the coordinator (etcd) while changes were made", ""),
+    (
+        "scale_unrefused",
+        "Clusters beyond what nodes are made for that were not refused as they have to be",
+        "",
+    ),
+    ("scale_rss", "Most memory a node took, as a share of what it said it would", ""),
+    ("soak_wrong_bytes", "Blocks that came back with other bytes than were saved", ""),
+    ("soak_lost", "Blocks that a node had accepted and did not have any more", ""),
+    ("soak_troubles", "Parts of the soak that ended before their time", ""),
+    ("soak_live_seconds", "How long blocks were saved and restored, every byte compared", "s"),
+    ("soak_unseen", "Faults that left nothing in the nodes' counters, or were not made", ""),
+    ("soak_convergence", "Blocks that are wrong or missing at other nodes after all faults", ""),
+    (
+        "soak_rss_growth",
+        "Growth of a node's memory in the second half, as a share of what it said it would take",
+        "",
+    ),
+    ("soak_rss", "Most memory a node took, as a share of what it said it would", ""),
     ("strategies_wrong", "Blocks that came with wrong bytes while owners were killed and started again", ""),
     (
         "strategies_hybrid_reads",
@@ -176,6 +290,20 @@ const GATES: &[(&str, &str, &str)] = &[
         "×",
     ),
     ("bulkhead_refused", "Blocks here that were refused because another engine waits for a stopped peer", ""),
+    ("timeline_p50", "Median with the record of requests and turns on, times the one without", "×"),
+    ("timeline_p99_later_ms", "By how much the slowest 1 % of requests are slower with that record on", "ms"),
+    ("timeline_processor", "Processor time of the node with that record on, times the one without", "×"),
+    ("timeline_unfollowed", "Requests that the record does not show from beginning to end", ""),
+    (
+        "rollout_cost",
+        "A block from a peer while an operator changes settings, times while he only looks what would be written",
+        "×",
+    ),
+    (
+        "rollout_gain",
+        "Blocks that do not come because of a wrong setting on all nodes at once, times on a share of them first",
+        "×",
+    ),
 ];
 
 /// A gate in plain words, and the unit of its value. One that is not known has its own name and no unit: what is
@@ -217,13 +345,26 @@ pub fn benchmark(name: &str) -> &'static str {
         "coalescing" => {
             "What it spares to wait a moment before others are told, when the same blocks change again and again."
         }
+        "scale" => {
+            "How far a cluster goes, one dimension at a time, and that what is too much for it is refused and does no harm."
+        }
+        "soak" => {
+            "Whether a cluster bears hours of work and of faults: every byte right, nothing lost, all alike in the end, in bounded memory."
+        }
         "isolation" => "Whether changes that other nodes tell slow down the server that works with a node.",
         "routing" => {
             "How soon a request has its blocks when two peers have them and one is held back: sources chosen by a plan against a fixed order."
         }
+        "pacing" => {
+            "What a bound on what a node sends does for a reader of single blocks, while another reads all it can."
+        }
+        "ablation" => {
+            "What was chosen against what was not, doing the same work in turns: how many times better it is, and what a rule that was fixed before says."
+        }
         "resilience" => {
             "What each protection against failing peers costs while nothing fails, and what it gains while a peer is stopped."
         }
+        "timeline" => "What it costs a node to record what its cores do and how far each request is.",
         "strategies" => {
             "What it costs a node to find out that other nodes were started anew: three strategies while one, eight or all of them are."
         }
@@ -252,7 +393,7 @@ mod tests {
     use super::*;
 
     /// Names in the sources that look like those of gates and are fields of reports.
-    const NO_GATES: &[&str] = &["coalescing_window_us", "query_p50_us", "query_p99_us"];
+    const NO_GATES: &[&str] = &["coalescing_window_us", "dram_bytes", "query_p50_us", "query_p99_us"];
 
     /// Every source of this program but those of the page: what can name a gate.
     fn sources(directory: &Path, found: &mut Vec<String>) {
@@ -335,6 +476,7 @@ mod tests {
             ("retry_budget_amplification", "×"),
             ("cancel_pins_ms", "ms"),
             ("bulkhead_refused", ""),
+            ("rollout_gain", "×"),
         ] {
             assert_eq!(gate(name).1, unit, "{name}");
         }

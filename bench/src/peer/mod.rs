@@ -14,9 +14,9 @@
 //! At last a source is asked to end while it is read from over QUIC: how long that takes is a gate, too.
 
 mod copies;
-mod ends;
+pub mod ends;
 mod nodes;
-mod plan;
+pub mod plan;
 mod rival;
 mod stock;
 mod tls;
@@ -123,10 +123,13 @@ fn exit_of(error: &(dyn Error + 'static)) -> Exit {
 
 /// Repeated passes of one side.
 #[derive(Default)]
-struct Passes {
-    gbps: Figures,
-    used: Ends<Duration>,
-    bytes: u64,
+pub struct Passes {
+    /// Of each.
+    pub gbps: Figures,
+    /// Processor time of all.
+    pub used: Ends<Duration>,
+    /// Bytes of all.
+    pub bytes: u64,
 }
 
 impl Passes {
@@ -139,8 +142,10 @@ impl Passes {
 
 /// How the bytes of our side come, and what they are held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub enum Way {
+    /// Over QUIC, against stock `quinn`.
     Quic,
+    /// Over shared memory, against a copy and a checksum.
     Shm,
 }
 
@@ -200,10 +205,12 @@ impl Other {
 }
 
 /// Both sides of one way, and what the nodes have counted.
-struct Run {
+pub struct Run {
     way: Way,
-    ours: Passes,
-    theirs: Passes,
+    /// The nodes'.
+    pub ours: Passes,
+    /// What they are held against.
+    pub theirs: Passes,
     lending: LendingReport,
     fetching: FetchingReport,
     /// How a source ended that was read from.
@@ -244,7 +251,11 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
     })
 }
 
-fn compare(
+/// Both sides in turns, pair by pair.
+///
+/// # Errors
+/// If a process fails, a block is wrong, or a signal comes.
+pub fn compare(
     way: Way,
     plan: &Plan,
     cores: Ends<usize>,
@@ -364,7 +375,10 @@ fn figures(runs: &[Run]) -> String {
 }
 
 /// Cores of source and reader.
-fn cores(list: Option<&str>) -> Result<Ends<usize>, Failure> {
+///
+/// # Errors
+/// If they are not two different cores.
+pub fn cores(list: Option<&str>) -> Result<Ends<usize>, Failure> {
     let whose = "the source's and the reader's";
     let [source, reader] = two_cores(list, |available| [available.first(), available.last()], whose)?;
     Ok(Ends { source, reader })

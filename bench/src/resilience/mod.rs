@@ -2,13 +2,16 @@
 //! on a failing one, on real processes.
 //!
 //! A pattern that has a switch is measured with it on and off, in the order on, off, off, on. The failing day is a source
-//! whose process is stopped, for less time than its lease lives: it neither answers nor refuses. What a node does not
-//! have is listed with the reason, and is no gate.
+//! whose process is stopped, for less time than its lease lives: it neither answers nor refuses; for the SSD it is a
+//! file that is cut off. What a node does not have is listed with the reason, and is no gate.
 
 mod figures;
+mod guards;
+mod rollout;
 mod rows;
-mod stage;
+pub mod stage;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -21,21 +24,21 @@ use serde_json::{Value, json};
 use crate::payload::WrongBytes;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
-use crate::{Failure, fail, machine, progress};
+use crate::{Failure, fail, machine, progress, routing};
 use rows::Row;
 
 /// Patterns that nothing of a node asks, and why; the others are measured.
 const UNUSED: &[(&str, &str)] = &[
-    ("failure modes", "the classifier is not asked: breakers and membership are shown apart"),
     ("throttle and shed", "no namespace has a rate; pools refuse whatever comes, without classes"),
-    ("failover", "no preferred source: candidates are in the order of the index"),
+    ("failover", "no preferred source: candidates are in a fixed order for each block"),
     ("health", "/health and /ready look at the process and its cores; no canary is written"),
-    ("degradation", "a Query tells prefix, coverage and age of its hints as it is; without a switch"),
+    (
+        "degradation",
+        "a Query tells prefix, coverage and age of its hints as it is, and old hints rank last; without a switch",
+    ),
     ("objectives", "a command, `orbitkv drill --objectives`; nothing a node asks"),
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),
-    ("zones", "the label is in the member record; no route asks for it"),
     ("drill", "a command, `orbitkv drill`; nothing a node asks"),
-    ("configuration", "settings are read at the start"),
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",
@@ -58,9 +61,20 @@ pub struct ResilienceArgs {
     /// `full` qualifies; `ci` runs the same for a shorter time and qualifies nothing.
     #[arg(long, value_enum, default_value_t = Profile::Full)]
     profile: Profile,
+    /// Directory on a disk for an SSD file  [default: beside this program's build]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
+}
+
+/// With what a pattern is measured.
+struct Given<'a> {
+    profile: Profile,
+    signals: &'a StopSignals,
+    /// On a disk.
+    directory: &'a Path,
 }
 
 /// Measures, prints, and says by its exit code whether every gate is met: 4 if not in the full profile, or if wrong
@@ -92,10 +106,12 @@ fn measure(args: &ResilienceArgs) -> Result<Report, Failure> {
     let machine = machine::describe();
     let at_start = machine::Pressure::now();
     let signals = StopSignals::watch()?;
+    let directory = routing::directory(args.dir.as_deref())?;
+    let given = Given { profile: args.profile, signals: &signals, directory: &directory };
     let mut rows = Vec::new();
     for (name, measured) in rows::ALL {
         progress(name);
-        rows.push(measured(args.profile, &signals)?);
+        rows.push(measured(&given)?);
     }
     let unused: Vec<Value> =
         UNUSED.iter().map(|(name, why)| json!({ "pattern": name, "why": why })).collect();

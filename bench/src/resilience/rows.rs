@@ -1,4 +1,4 @@
-//! The measured patterns, each with its cost and its gain.
+//! The measured patterns, each with its cost and its gain: here those whose failing day is a peer that stands still.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,11 @@ use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
 use super::figures::{
-    Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, amplification,
+    Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, Series, amplification,
 };
-use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Stage};
+use super::rollout::configuration;
+use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Scene, Stage};
+use super::{Given, guards};
 use crate::Failure;
 use crate::profile::Profile;
 use crate::statistics::Latencies;
@@ -16,11 +18,11 @@ use crate::streams::pause;
 
 /// Blocks that an engine wants one by one of a source that is stopped: without a breaker they take less time than its
 /// lease lives, which is 10 s.
-const RECOVERIES_FAILING: u64 = 40;
+pub const RECOVERIES_FAILING: u64 = 40;
 /// Longest silence in a call, for every node here.
-const CALL_BUDGET: &str = "--call-budget 100ms";
+pub const CALL_BUDGET: &str = "--call-budget 100ms";
 /// What engines give a recovery.
-const DEADLINE: Duration = Duration::from_secs(1);
+pub const DEADLINE: Duration = Duration::from_secs(1);
 /// Time between two looks at a source's pins.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -32,7 +34,7 @@ pub struct Row {
     pub gain: Figure,
 }
 
-type Measured = fn(Profile, &StopSignals) -> Result<Row, Failure>;
+type Measured = fn(&Given<'_>) -> Result<Row, Failure>;
 
 /// Every measured pattern.
 pub const ALL: &[(&str, Measured)] = &[
@@ -40,14 +42,27 @@ pub const ALL: &[(&str, Measured)] = &[
     ("retry budget", retry_budget),
     ("deadline and cancel", cancel),
     ("bulkhead", bulkhead),
+    ("circuit breaker of the SSD", guards::ssd_breaker),
+    ("zones", guards::zones),
+    ("failure modes", guards::failure_modes),
+    ("configuration", configuration),
 ];
 
-fn blocks(profile: Profile) -> usize {
+/// Blocks that are asked for on a quiet day.
+pub fn blocks(profile: Profile) -> usize {
     if profile == Profile::Full { 1_024 } else { 256 }
 }
 
 /// Blocks asked for one by one while nothing fails: microseconds of the median.
-fn quiet(stage: &mut Stage, generation: u64, count: usize, signals: &StopSignals) -> Result<f64, Failure> {
+///
+/// # Errors
+/// If one does not come.
+pub fn quiet(
+    stage: &mut Stage,
+    generation: u64,
+    count: usize,
+    signals: &StopSignals,
+) -> Result<f64, Failure> {
     let mut latencies = Latencies::new();
     for index in 0..count as u64 {
         pause(Duration::ZERO, signals)?;
@@ -61,15 +76,14 @@ fn quiet(stage: &mut Stage, generation: u64, count: usize, signals: &StopSignals
 }
 
 /// Measures with a switch on, off, off, on.
-fn switched(
-    settings: [&[&str]; 2],
-    nodes: usize,
+pub fn switched(
+    scenes: [Scene<'_>; 2],
     signals: &StopSignals,
     mut day: impl FnMut(&mut Stage) -> Result<(f64, f64), Failure>,
 ) -> Result<Days, Failure> {
     let mut days = Days { quiet_us: [vec![], vec![]], failing: [vec![], vec![]] };
     for way in [0, 1, 1, 0] {
-        let mut stage = Stage::start(nodes, settings[way], signals)?;
+        let mut stage = Stage::start(&scenes[way], signals)?;
         let (quiet_us, failing) = day(&mut stage)?;
         days.quiet_us[way].push(quiet_us);
         days.failing[way].push(failing);
@@ -78,10 +92,11 @@ fn switched(
 }
 
 /// A source stops: how long an engine waits for each block that only it has.
-fn breaker(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
+fn breaker(&Given { profile, signals, .. }: &Given<'_>) -> Result<Row, Failure> {
     let count = blocks(profile);
     let mut last_us = Latencies::new();
-    let days = switched([&[CALL_BUDGET], &[CALL_BUDGET, "--breaker 0"]], 2, signals, |stage| {
+    let scenes = [Scene::of(2, &[CALL_BUDGET]), Scene::of(2, &[CALL_BUDGET, "--breaker 0"])];
+    let days = switched(scenes, signals, |stage| {
         stage.save(1, 1, 2 * count, signals)?;
         let quiet_us = quiet(stage, 1, count, signals)?;
         let stopped = stage.stop(1)?;
@@ -113,21 +128,26 @@ fn breaker(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
 }
 
 /// A source of two stops for a second: how much is asked in all, over what is asked for the first time.
-fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
-    // The least that is always allowed is less than a tenth of them.
+fn retry_budget(&Given { profile, signals, .. }: &Given<'_>) -> Result<Row, Failure> {
     let count = 2_048;
     let settings: [&[&str]; 2] = [
         &["--call-budget 20ms", "--breaker 0"],
         &["--call-budget 20ms", "--breaker 0", "--retry-percent 100"],
     ];
     let mut outages = Vec::new();
-    let days = switched(settings, 3, signals, |stage| {
+    let days = switched(settings.map(|settings| Scene::of(3, settings)), signals, |stage| {
         stage.save(1, 1, count, signals)?;
         stage.save(2, 1, count, signals)?;
         let quiet_us = quiet(stage, 1, blocks(profile) / 8, signals)?;
         let lent = |stage: &Stage, at: usize| Ok::<u64, Failure>(stage.report(at)?.0.lending.granted);
         let preferred = if lent(stage, 1)? >= lent(stage, 2)? { 1 } else { 2 };
-        let before = stage.report(READER)?.0.fetching;
+        let mut series = Series::default();
+        let mut look = |stage: &Stage| -> Result<_, Failure> {
+            let fetching = stage.report(READER)?.0.fetching;
+            series.note(fetching.first_asks, fetching.extra_asks);
+            Ok(fetching)
+        };
+        let before = look(stage)?;
         let stopped = stage.stop(preferred)?;
         let mut batches = (BATCH_BLOCKS..count).step_by(BATCH_BLOCKS);
         let began = Instant::now();
@@ -136,25 +156,25 @@ fn retry_budget(profile: Profile, signals: &StopSignals) -> Result<Row, Failure>
         {
             pause(Duration::ZERO, signals)?;
             stage.ask(1, first as u64..(first + BATCH_BLOCKS) as u64, DEADLINE)?;
+            look(stage)?;
         }
         drop(stopped);
-        let after = stage.report(READER)?.0.fetching;
+        let after = look(stage)?;
         outages.push(Outage {
             first_asks: after.first_asks - before.first_asks,
             extra_asks: after.extra_asks - before.extra_asks,
             refused: after.extra_asks_refused - before.extra_asks_refused,
         });
-        // All of it lies in one window of the budget.
-        Ok((quiet_us, 1.0 + after.extra_asks as f64 / after.first_asks as f64))
+        Ok((quiet_us, series.worst_window()))
     })?;
     let gain = amplification(&days, &outages, count);
     Ok(Row { pattern: "retry budget", cost: Some(days.cost("retry_budget_cost")), gain })
 }
 
 /// A reader gives up: how long its source keeps the blocks pinned after the deadline.
-fn cancel(profile: Profile, signals: &StopSignals) -> Result<Row, Failure> {
+fn cancel(&Given { profile, signals, .. }: &Given<'_>) -> Result<Row, Failure> {
     let count = blocks(profile);
-    let mut stage = Stage::start(2, &[], signals)?;
+    let mut stage = Stage::start(&Scene::of(2, &[]), signals)?;
     stage.save(1, 1, 2 * count, signals)?;
     quiet(&mut stage, 1, count, signals)?;
     let cancelled_on_quiet_day = stage.report(1)?.0.lending.cancelled;
@@ -201,10 +221,10 @@ fn while_pinned(
 }
 
 /// A source stops while one engine wants more of it than its share of leases, and another what is here.
-fn bulkhead(_: Profile, signals: &StopSignals) -> Result<Row, Failure> {
+fn bulkhead(&Given { signals, .. }: &Given<'_>) -> Result<Row, Failure> {
     // More than half of the slice, which is one connection's share.
     let count = (DRAM_BYTES / BLOCK_BYTES / 2 + 1_024) as usize;
-    let mut stage = Stage::start(2, &["--breaker 0"], signals)?;
+    let mut stage = Stage::start(&Scene::of(2, &["--breaker 0"]), signals)?;
     stage.save(1, 1, count, signals)?;
     stage.save(READER, 2, BATCH_BLOCKS, signals)?;
     let mut local = stage.engine(READER)?;

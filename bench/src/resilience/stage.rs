@@ -1,17 +1,24 @@
 //! Nodes of a cluster as processes, one that reads and others that have the blocks, and what fails: a process is
-//! stopped and goes on.
+//! stopped and goes on, or the reader's SSD file is cut off.
 
+use std::fs::{File, read_dir, read_link};
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
-use orbitkv::client::{Client, ClientSettings, CommitOutcome, Lease, Namespace, Place, PrefixList, SaveKey};
+use orbitkv::client::{
+    Client, ClientSettings, CommitOutcome, EvictOutcome, Lease, Medium, Namespace, Place, PrefixList, SaveKey,
+};
 use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
 use orbitkv::control::metadata::MetadataPage;
-use orbitkv::control::report::PeersReport;
+use orbitkv::control::report::{PeersReport, ShardReport};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::quantity::{ByteSize, MIB};
+use orbitkv_shards::resilience::configuration::Rollout;
+use orbitkv_wire::config::{PLACES, place_hash};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
 use crate::streams::pause;
@@ -25,8 +32,36 @@ pub const DRAM_BYTES: u64 = 128 * MIB;
 pub const BATCH_BLOCKS: usize = 128;
 /// The node that reads.
 pub const READER: usize = 0;
+/// SSD space of a reader that has one: all that is saved there, twice.
+const SSD_BYTES: u64 = 256 * MIB;
 const WAIT: Duration = Duration::from_secs(10);
 const COMPLETE_WAIT: Duration = Duration::from_secs(60);
+
+/// What is started.
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
+    /// Nodes, of which the first reads.
+    pub nodes: usize,
+    /// Flags of each beside the usual ones; one may be of several words.
+    pub settings: &'a [&'a str],
+    /// Zone of each; none if it is empty.
+    pub zones: &'a [&'a str],
+    /// Directory on a disk for the reader's SSD file; without one it has none.
+    pub ssd: Option<&'a Path>,
+}
+
+impl<'a> Scene<'a> {
+    /// Nodes without zones and without an SSD.
+    pub fn of(nodes: usize, settings: &'a [&'a str]) -> Scene<'a> {
+        Scene { nodes, settings, zones: &[], ssd: None }
+    }
+
+    fn flags(&self, number: usize) -> Vec<String> {
+        let zone = self.zones.get(number).into_iter().flat_map(|zone| ["--zone", zone]);
+        let settings = self.settings.iter().flat_map(|setting| setting.split(' '));
+        settings.chain(zone).map(str::to_owned).collect()
+    }
+}
 
 /// Running nodes, and an engine at each.
 pub struct Stage {
@@ -60,27 +95,32 @@ impl Drop for Stopped {
     }
 }
 
+fn name(at: usize) -> String {
+    if at == READER { "reader".to_owned() } else { format!("source-{at}") }
+}
+
 impl Stage {
-    /// Starts so many nodes with these settings beside the usual ones.
+    /// Starts the nodes.
     ///
     /// # Errors
     /// If they do not start or do not come to know each other.
-    pub fn start(nodes: usize, settings: &[&str], signals: &StopSignals) -> Result<Stage, Failure> {
+    pub fn start(scene: &Scene<'_>, signals: &StopSignals) -> Result<Stage, Failure> {
+        let nodes = scene.nodes;
         let (journal, index, receive) = (ByteSize(16 * MIB), ByteSize(16 * MIB), ByteSize(64 * MIB));
         let node = |number: usize| NodeOrder {
-            name: if number == READER { "reader".to_owned() } else { format!("source-{number}") },
+            name: name(number),
             dram: ByteSize(DRAM_BYTES),
-            ssd: ByteSize(0),
+            ssd: ByteSize(if number == READER && scene.ssd.is_some() { SSD_BYTES } else { 0 }),
             shards: Some(1),
             cores: None,
-            flags: settings.iter().flat_map(|setting| setting.split(' ')).map(str::to_owned).collect(),
+            flags: scene.flags(number),
             member: Some(MemberOrder { journal, index, receive, shares_memory: false }),
         };
         let order = ClusterOrder {
             nodes: (0..nodes).map(node).collect(),
             coordination: Coordination::Started,
             name: "bench".to_owned(),
-            data_parent: std::env::temp_dir(),
+            data_parent: scene.ssd.map_or_else(std::env::temp_dir, Path::to_owned),
             program: Some(processes::program()?),
         };
         let mut cluster = Cluster::start(&order, signals)?;
@@ -100,7 +140,8 @@ impl Stage {
         Ok(Engine { client, namespace })
     }
 
-    /// Saves the first blocks of a generation at a node, and waits until the reader shows them there, or has them.
+    /// Saves the first blocks of a generation at a node, and waits until the reader has them, or knows of all of them
+    /// there.
     ///
     /// # Errors
     /// If one is not taken, or not shown in time, or a signal came.
@@ -111,6 +152,7 @@ impl Stage {
         blocks: usize,
         signals: &StopSignals,
     ) -> Result<(), Failure> {
+        let rows_before = self.report(READER)?.0.index_rows;
         let mut source = Source::seeded(generation, BATCH_BLOCKS, BLOCK_BYTES);
         let hashes = block_hashes(0, generation, 0..blocks as u64);
         let Engine { client, namespace } = &mut self.engines[at];
@@ -129,18 +171,130 @@ impl Stage {
                 return Err(format!("blocks were not committed: {outcomes:?}").into());
             }
         }
+        self.await_shown(READER, generation, blocks, signals)
+    }
+
+    /// Waits until a node shows the first blocks of a generation at another, or has them.
+    ///
+    /// # Errors
+    /// If it does not in time, or a signal came.
+    pub fn await_shown(
+        &mut self,
+        at: usize,
+        generation: u64,
+        blocks: usize,
+        signals: &StopSignals,
+    ) -> Result<(), Failure> {
+        let hashes = block_hashes(0, generation, 0..blocks as u64);
         let began = Instant::now();
-        let Engine { client, namespace } = &mut self.engines[READER];
+        let Engine { client, namespace } = &mut self.engines[at];
         let lists = [PrefixList { namespace: *namespace, group: GROUP, blocks: &hashes }];
         let has_all =
             |places: &[Place]| places.iter().all(|place| [Place::Dram, Place::PeerDram].contains(place));
         while !has_all(&client.query(&lists, false, WAIT)?.places) {
             if began.elapsed() > WAIT {
-                return Err(format!("the reader does not show all of {blocks} blocks within {WAIT:?}").into());
+                let name = name(at);
+                return Err(format!("{name} does not show all of {blocks} blocks within {WAIT:?}").into());
+            }
+            pause(Duration::from_millis(2), signals)?;
+        }
+        // Another node may have been shown for them.
+        while at != READER && self.report(READER)?.0.index_rows < rows_before + blocks as u64 {
+            if began.elapsed() > WAIT {
+                return Err(
+                    format!("the reader does not know of {blocks} blocks there within {WAIT:?}").into()
+                );
             }
             pause(Duration::from_millis(2), signals)?;
         }
         Ok(())
+    }
+
+    /// Waits until the first blocks of a generation are on the reader's SSD, and withdraws them from its DRAM.
+    ///
+    /// # Errors
+    /// If they are not there in time or are in use, or a signal came.
+    pub fn leave_dram(
+        &mut self,
+        generation: u64,
+        blocks: usize,
+        signals: &StopSignals,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        while self.shard(READER)?.ssd.write_backs_done < blocks as u64 {
+            if began.elapsed() > WAIT {
+                return Err(format!("not all of {blocks} blocks are on SSD within {WAIT:?}").into());
+            }
+            pause(Duration::from_millis(2), signals)?;
+        }
+        let hashes = block_hashes(0, generation, 0..blocks as u64);
+        let keys: Vec<_> = hashes.into_iter().map(|block| (block, GROUP)).collect();
+        let Engine { client, namespace } = &mut self.engines[READER];
+        for keys in keys.chunks(BATCH_BLOCKS) {
+            let outcomes = client.evict(*namespace, keys, Medium::Dram.into(), WAIT)?;
+            if outcomes.iter().any(|outcome| *outcome != EvictOutcome::Evicted) {
+                return Err(format!("blocks were not evicted: {outcomes:?}").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the reader's SSD file off: every read of what was in it fails from now on.
+    ///
+    /// # Errors
+    /// If it has none, or the system refuses.
+    pub fn cut_ssd(&self) -> Result<(), Failure> {
+        let process = self.cluster.nodes()[READER].process_id();
+        for descriptor in read_dir(format!("/proc/{process}/fd"))? {
+            let descriptor = descriptor?.path();
+            // A descriptor may be closed meanwhile.
+            if read_link(&descriptor).is_ok_and(|file| file.ends_with("blocks.ssd")) {
+                return Ok(File::options().write(true).open(descriptor)?.set_len(0)?);
+            }
+        }
+        Err("the reader has no SSD file".into())
+    }
+
+    /// Waits until each node's cores have the version of the settings that `orbitkv config` says is for it.
+    ///
+    /// # Errors
+    /// If they do not in time, or a signal came.
+    pub fn await_settings(&self, said: &Value, signals: &StopSignals) -> Result<(), Failure> {
+        let rows = said["nodes"].as_array().ok_or("`orbitkv config` names nodes")?;
+        let wanted = |name: &str| rows.iter().find(|row| row["node_id"] == name)?["version"].as_u64();
+        let began = Instant::now();
+        for node in self.cluster.nodes() {
+            let wanted = wanted(node.name()).ok_or("`orbitkv config` names every node")?;
+            let has_it = |page: MetadataPage| {
+                page.config.version == wanted
+                    && page.shards.iter().all(|shard| shard.config_version == wanted)
+            };
+            while !node.page().is_some_and(has_it) {
+                if began.elapsed() > WAIT {
+                    return Err(
+                        format!("{} does not have settings {wanted} within {WAIT:?}", node.name()).into()
+                    );
+                }
+                pause(Duration::from_millis(2), signals)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The place of a node among a hundred, when settings are rolled out.
+    pub fn place(at: usize) -> u32 {
+        let node = name(at).parse().expect("a legal name");
+        Rollout::place(place_hash(node), PLACES)
+    }
+
+    /// The nodes.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The engine at a node.
+    pub fn engine_at(&mut self, at: usize) -> &mut Engine {
+        &mut self.engines[at]
     }
 
     /// Asks for blocks at the reader, compares what comes and gives it back.
@@ -167,10 +321,14 @@ impl Stage {
     /// # Errors
     /// If it gives no answer.
     pub fn report(&self, at: usize) -> Result<(PeersReport, u64), Failure> {
+        let shard = self.shard(at)?;
+        Ok((shard.peers.ok_or("a node is in no cluster")?, shard.service.acquires_busy))
+    }
+
+    fn shard(&self, at: usize) -> Result<ShardReport, Failure> {
         let http = HttpClient::new(self.cluster.nodes()[at].http_address())?;
         let page: MetadataPage = http.get_as("/cache/metadata")?.0;
-        let shard = page.shards.into_iter().next().ok_or("a node has a shard")?;
-        Ok((shard.peers.ok_or("a node is in no cluster")?, shard.service.acquires_busy))
+        Ok(page.shards.into_iter().next().ok_or("a node has a shard")?)
     }
 }
 

@@ -5,11 +5,11 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use crate::Failure;
+use crate::own_network::tc;
 
 /// How long a control group whose processes have ended may still be busy.
 const GROUP_WAIT: Duration = Duration::from_secs(2);
@@ -90,15 +90,6 @@ impl Drop for Contention {
             }
         }
     }
-}
-
-fn tc(arguments: &str) -> Result<(), Failure> {
-    let output = Command::new("tc").args(arguments.split_whitespace()).output();
-    let output = output.map_err(|error| format!("tc (Debian: iproute2) does not start: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("tc {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()).into())
 }
 
 /// Where the control groups for block devices are.

@@ -14,12 +14,11 @@
 
 mod contention;
 mod conversations;
-mod plan;
-mod trial;
+pub mod plan;
+pub mod trial;
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 use orbitkv::cli::table::Table;
@@ -34,7 +33,7 @@ use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::resampling::{Mean, mean_of};
 use crate::statistics::Latencies;
-use crate::{Failure, fail, machine, progress};
+use crate::{Failure, fail, machine, own_network, progress};
 use plan::Plan;
 use trial::{Ground, Trial};
 
@@ -69,10 +68,14 @@ pub struct RoutingArgs {
 
 /// What is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Case {
+pub enum Case {
+    /// What one source reads from its disk.
     SlowSsd,
+    /// What it sends.
     Egress,
+    /// Nothing; blocks are in memory.
     UncontendedDram,
+    /// Nothing; blocks are on SSD.
     UncontendedSsd,
 }
 
@@ -100,8 +103,12 @@ impl Case {
 
 /// Which policy the reader has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Policy {
+pub enum Policy {
+    /// The order of the index.
     Fixed,
+    /// The same, while routes are planned and nobody follows them.
+    Shadow,
+    /// As planned.
     Executed,
 }
 
@@ -109,6 +116,7 @@ impl Policy {
     fn name(self) -> &'static str {
         match self {
             Policy::Fixed => "fixed",
+            Policy::Shadow => "shadow",
             Policy::Executed => "executed",
         }
     }
@@ -118,7 +126,7 @@ impl Policy {
 /// wrong bytes were seen in any.
 pub fn run(args: &RoutingArgs) -> ExitCode {
     if !args.inside {
-        return fail(Exit::Environment, &*enter());
+        return fail(Exit::Environment, &*own_network::enter());
     }
     let report = match measure(args) {
         Ok(report) => report,
@@ -133,19 +141,6 @@ pub fn run(args: &RoutingArgs) -> ExitCode {
         true => Exit::Done.into(),
         false => Exit::Unmet.into(),
     }
-}
-
-/// Begins again as the same process in a network namespace of its own; comes back only if that fails.
-fn enter() -> Failure {
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return error.into(),
-    };
-    let script = "ip link set lo up && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", script, "sh"]).arg(program);
-    let error = command.args(std::env::args_os().skip(1)).arg("--inside").exec();
-    format!("unshare (Debian: util-linux) does not start: {error}").into()
 }
 
 fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
@@ -222,7 +217,10 @@ fn measure(args: &RoutingArgs) -> Result<Report, Failure> {
 }
 
 /// Where the SSD files go.
-fn directory(given: Option<&Path>) -> Result<PathBuf, Failure> {
+///
+/// # Errors
+/// If there can be no such directory.
+pub fn directory(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let directory = match given {
         Some(directory) => directory.to_owned(),
         None => {
@@ -270,10 +268,7 @@ fn pairs(
 }
 
 fn of(pairs: &[Pair], policy: Policy) -> impl Iterator<Item = &Trial> {
-    pairs.iter().map(move |pair| match policy {
-        Policy::Fixed => &pair.fixed,
-        Policy::Executed => &pair.executed,
-    })
+    pairs.iter().map(move |pair| if policy == Policy::Executed { &pair.executed } else { &pair.fixed })
 }
 
 /// All runs of a policy, for people.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use orbitkv::control::owners::Owner as Stream;
 use orbitkv::control::signals::StopSignals;
 use orbitkv_native::clock::monotonic_ns;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::keys::Keys;
 use super::owner::Owner;
@@ -18,7 +18,7 @@ use crate::Failure;
 const BROUGHT: u64 = 8;
 
 /// What was compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Convergence {
     /// Rows that observers have of owners.
     pub rows: u64,

@@ -1,6 +1,7 @@
 //! What benchmarks of inventory streams have in common: a cluster of real nodes with an engine at each, changes in
 //! bursts, samples of when they were published and seen, and what makes a run worth nothing.
 
+pub mod background;
 pub mod barriers;
 pub mod cadence;
 pub mod convergence;
@@ -8,6 +9,7 @@ pub mod coordinator;
 pub mod distribution;
 pub mod keys;
 pub mod outlet;
+pub mod overflow;
 pub mod owner;
 pub mod owners;
 pub mod samples;

@@ -2,11 +2,11 @@
 //! others. Failed runs leave theirs, too.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::RunArgs;
 use super::distribution::Distribution;
+use super::{Profile, RunArgs};
 use crate::profile::Label;
 use crate::report::Report;
 use crate::{Failure, progress};
@@ -24,16 +24,29 @@ impl Outlet {
     /// # Errors
     /// If the directory cannot be made.
     pub fn of(benchmark: &str, args: &RunArgs) -> Result<Outlet, Failure> {
-        if let Some(directory) = &args.out {
+        let name = format!("{benchmark}-{}", args.managers);
+        Outlet::named(args.out.as_deref(), &name, args.profile, args.seed)
+    }
+
+    /// The same of a benchmark whose name says what it is of.
+    ///
+    /// # Errors
+    /// If the directory cannot be made.
+    pub fn named(
+        directory: Option<&Path>,
+        name: &str,
+        profile: Profile,
+        seed: u64,
+    ) -> Result<Outlet, Failure> {
+        if let Some(directory) = directory {
             fs::create_dir_all(directory)
                 .map_err(|error| format!("--out {}: {error}; choose another", directory.display()))?;
         }
         let began = SystemTime::now();
         let unix = began.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let (managers, seed) = (args.managers, args.seed);
-        let profile = Label::from(args.profile).name;
-        let stem = format!("{benchmark}-{managers}-{profile}-seed{seed}-{unix}");
-        Ok(Outlet { directory: args.out.clone(), stem, began })
+        let profile = Label::from(profile).name;
+        let stem = format!("{name}-{profile}-seed{seed}-{unix}");
+        Ok(Outlet { directory: directory.map(Path::to_owned), stem, began })
     }
 
     /// Writes the report and a log for each distribution, if somebody wants them.

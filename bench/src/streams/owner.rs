@@ -1,5 +1,6 @@
-//! An engine at a node that saves and drops blocks of its own, a burst at a time.
+//! An engine at a node that saves and drops blocks of its own, a burst at a time, in one namespace or several.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -8,27 +9,53 @@ use orbitkv::client::{
     Registration, SaveKey,
 };
 use orbitkv_native::clock::monotonic_ns;
+use serde::Serialize;
 
 use super::keys::Keys;
 use super::{WAIT, failure};
 use crate::Failure;
-use crate::payload::{GROUP, Source, registration, require_stamp, slot};
+use crate::payload::{GROUP, Source, registration, slot};
 
 /// Bytes of a block: the least that a slot has, because nothing is measured of payload.
-pub const BLOCK_BYTES: u64 = 4_096;
+const BLOCK_BYTES: u64 = 4_096;
 /// Number of the first block that is saved and dropped over and over: beyond all keys.
 const REPEATED: u64 = 1 << 40;
 /// Blocks of one request.
 const REQUEST_BLOCKS: u64 = 128;
+/// Blocks that follow each other in one namespace, if there are several.
+const STRIPE_BLOCKS: u64 = 16;
+/// Contents of other owners that are kept for comparing.
+const CONTENTS_MAX: usize = 16;
 
 /// An engine and what it has saved.
 pub struct Owner {
     client: Client,
-    namespace: Namespace,
+    namespaces: Vec<Namespace>,
+    seed: u64,
     source: Source,
+    /// What blocks of other owners have in them, by owner.
+    contents: BTreeMap<u64, Source>,
     keys: Keys,
     /// Head of the node's journal, as this engine's changes make it.
     sequence: u64,
+}
+
+/// What a burst is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Mix {
+    /// Changes of keys that never come back: half of them puts of new ones, half deletes of the oldest.
+    pub own: u64,
+    /// Blocks that are saved and dropped over and over.
+    pub repeated_blocks: u64,
+    /// How often a burst does so.
+    pub rounds: u64,
+}
+
+impl Mix {
+    /// Changes of a burst.
+    pub fn changes(&self) -> u64 {
+        self.own + 2 * self.repeated_blocks * self.rounds
+    }
 }
 
 /// One burst, its times in nanoseconds of `CLOCK_MONOTONIC`.
@@ -52,24 +79,26 @@ impl Owner {
     /// # Errors
     /// If the node does not take them.
     pub fn start(socket: &Path, keys: Keys, seed: u64, residences: u64) -> Result<Owner, Failure> {
-        Owner::start_as(socket, &registration(BLOCK_BYTES), keys, seed, residences)
+        Owner::start_as(socket, &[registration(BLOCK_BYTES)], keys, seed, residences)
     }
 
-    /// The same as another engine, whose blocks are of another namespace.
+    /// The same as other engines, whose blocks are each of a namespace of its own and are saved in turn.
     ///
     /// # Errors
     /// If the node does not take them.
     pub fn start_as(
         socket: &Path,
-        engine: &Registration,
+        engines: &[Registration],
         keys: Keys,
         seed: u64,
         residences: u64,
     ) -> Result<Owner, Failure> {
         let mut client = Client::connect(ClientSettings::new(socket))?;
-        let namespace = client.register(engine, WAIT)?;
-        let source = Source::seeded(seed ^ keys.owner, REQUEST_BLOCKS as usize, BLOCK_BYTES);
-        let mut owner = Owner { client, namespace, source, keys, sequence: 0 };
+        let namespaces = engines.iter().map(|engine| client.register(engine, WAIT));
+        let namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
+        let source = content(seed, keys.owner);
+        let contents = BTreeMap::new();
+        let mut owner = Owner { client, namespaces, seed, source, contents, keys, sequence: 0 };
         owner.save(residences)?;
         Ok(owner)
     }
@@ -79,12 +108,12 @@ impl Owner {
         &self.keys
     }
 
-    /// The text form of its namespace.
+    /// The text form of its first namespace.
     ///
     /// # Errors
     /// If the node has not named it.
     pub fn namespace_text(&self) -> Result<String, Failure> {
-        Ok(self.client.digest(self.namespace)?.to_string())
+        Ok(self.client.digest(self.namespaces[0])?.to_string())
     }
 
     /// Head of the node's journal, if no other engine changes it.
@@ -97,10 +126,19 @@ impl Owner {
     /// # Errors
     /// If the node does not do so.
     pub fn burst(&mut self, owner: usize, changes: u64, intended_ns: u64) -> Result<Burst, Failure> {
-        let terminal = self.sequence + changes;
+        self.mixed_burst(owner, &Mix { own: changes, ..Mix::default() }, intended_ns)
+    }
+
+    /// The same, and saves and drops repeated blocks.
+    ///
+    /// # Errors
+    /// If the node does not do so.
+    pub fn mixed_burst(&mut self, owner: usize, mix: &Mix, intended_ns: u64) -> Result<Burst, Failure> {
+        let terminal = self.sequence + mix.changes();
         let began_ns = monotonic_ns();
-        self.save(changes / 2)?;
-        self.drop_oldest(changes / 2)?;
+        self.save(mix.own / 2)?;
+        self.drop_oldest(mix.own / 2)?;
+        self.repeat(mix.repeated_blocks, mix.rounds)?;
         assert_eq!(self.sequence, terminal, "a burst has as many changes as it was to have");
         Ok(Burst { owner, intended_ns, began_ns, ended_ns: monotonic_ns(), terminal })
     }
@@ -116,37 +154,40 @@ impl Owner {
     }
 
     fn save_blocks(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
-        let mut first = numbers.start;
-        while first < numbers.end {
-            let batch = first..numbers.end.min(first + REQUEST_BLOCKS);
+        for (namespace, piece) in pieces(numbers, self.namespaces.len()) {
             let key = |block: BlockHash| SaveKey { block, group: GROUP, bytes: BLOCK_BYTES };
-            let wanted: Vec<_> = self.keys.names(batch.clone()).into_iter().map(key).collect();
-            let reserved = self.client.reserve(self.namespace, &wanted, false, WAIT)?;
+            let wanted: Vec<_> = self.keys.names(piece.clone()).into_iter().map(key).collect();
+            let reserved = self.client.reserve(self.namespaces[namespace], &wanted, false, WAIT)?;
             let mut slots = reserved.into_iter().map(slot).collect::<Result<Vec<_>, _>>()?;
-            self.source.stamp(self.keys.owner, batch.start);
-            for (position, slot) in slots.iter_mut().enumerate() {
-                slot.copy_in(0, self.source.block(position))?;
+            for (number, slot) in piece.clone().zip(&mut slots) {
+                self.source.stamp_one(position(number), self.keys.owner, number);
+                slot.copy_in(0, self.source.block(position(number)))?;
             }
             let outcomes = self.client.commit(&mut slots, WAIT)?;
             if outcomes.iter().any(|outcome| *outcome != CommitOutcome::Committed) {
                 return Err(failure(format!("blocks were not committed: {outcomes:?}")));
             }
-            self.sequence += batch.end - batch.start;
-            first = batch.end;
+            self.sequence += piece.end - piece.start;
         }
         Ok(())
     }
 
     fn drop_blocks(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
-        let named: Vec<_> = self.keys.names(numbers).into_iter().map(|block| (block, GROUP)).collect();
-        for batch in named.chunks(REQUEST_BLOCKS as usize) {
-            let outcomes = self.client.evict(self.namespace, batch, Media::ALL, WAIT)?;
-            if outcomes.iter().any(|outcome| *outcome != EvictOutcome::Evicted) {
-                return Err(failure(format!("blocks were not dropped: {outcomes:?}")));
+        for (namespace, piece) in pieces(numbers, self.namespaces.len()) {
+            let count = piece.end - piece.start;
+            let outcomes = self.evict(namespace, &self.keys.names(piece))?;
+            // One that a peer reads is dropped as well: its memory follows.
+            if outcomes.contains(&EvictOutcome::Absent) {
+                return Err(failure(format!("blocks were not there to be dropped: {outcomes:?}")));
             }
-            self.sequence += batch.len() as u64;
+            self.sequence += count;
         }
         Ok(())
+    }
+
+    fn evict(&mut self, namespace: usize, names: &[BlockHash]) -> Result<Vec<EvictOutcome>, Failure> {
+        let keys: Vec<_> = names.iter().map(|&block| (block, GROUP)).collect();
+        Ok(self.client.evict(self.namespaces[namespace], &keys, Media::ALL, WAIT)?)
     }
 
     /// Saves and drops the same blocks, which are none of its keys, over and over.
@@ -166,30 +207,72 @@ impl Owner {
     /// # Errors
     /// If the node does not answer.
     pub fn missing(&mut self, of: &Keys) -> Result<u64, Failure> {
-        let blocks = of.names(of.live());
-        let mut missing = 0;
-        for blocks in blocks.chunks(4 * REQUEST_BLOCKS as usize) {
-            let lists = [PrefixList { namespace: self.namespace, group: GROUP, blocks }];
-            let view = self.client.query(&lists, false, WAIT)?;
-            missing += view.places.iter().filter(|place| **place != Place::PeerDram).count() as u64;
-        }
-        Ok(missing)
+        self.not_at(Place::PeerDram, of)
     }
 
-    /// Brings the newest blocks of another owner here and compares their stamps; how many came.
+    /// Own blocks that the node does not show in its memory.
     ///
     /// # Errors
-    /// If a block has another stamp, or the node does not answer.
+    /// If the node does not answer.
+    pub fn lost(&mut self) -> Result<u64, Failure> {
+        let own = self.keys;
+        self.not_at(Place::Dram, &own)
+    }
+
+    fn not_at(&mut self, place: Place, keys: &Keys) -> Result<u64, Failure> {
+        let mut names = vec![Vec::new(); self.namespaces.len()];
+        for (namespace, piece) in pieces(keys.live(), self.namespaces.len()) {
+            names[namespace].extend(keys.names(piece));
+        }
+        let mut others = 0;
+        for (namespace, names) in names.iter().enumerate() {
+            for blocks in names.chunks(4 * REQUEST_BLOCKS as usize) {
+                let lists = [PrefixList { namespace: self.namespaces[namespace], group: GROUP, blocks }];
+                let view = self.client.query(&lists, false, WAIT)?;
+                others += view.places.iter().filter(|found| **found != place).count() as u64;
+            }
+        }
+        Ok(others)
+    }
+
+    /// Brings the newest blocks of another owner here and compares every byte; how many came.
+    ///
+    /// # Errors
+    /// If a block has other bytes than were saved, or the node does not answer.
     pub fn bring(&mut self, of: &Keys, count: u64) -> Result<u64, Failure> {
-        let live = of.live();
-        let numbers = live.end.saturating_sub(count).max(live.start)..live.end;
+        let mut came = 0;
+        for (namespace, piece) in pieces(newest(of, count), self.namespaces.len()) {
+            came += self.bring_piece(namespace, piece, of)?;
+        }
+        Ok(came)
+    }
+
+    /// Brings them and drops them here again: afterwards this node has what it had before.
+    ///
+    /// # Errors
+    /// As [`Owner::bring`].
+    pub fn visit(&mut self, of: &Keys, count: u64) -> Result<u64, Failure> {
+        let mut came = 0;
+        for (namespace, piece) in pieces(newest(of, count), self.namespaces.len()) {
+            came += self.bring_piece(namespace, piece.clone(), of)?;
+            // Those that did not come are not here, and that is no fault.
+            self.evict(namespace, &of.names(piece))?;
+        }
+        Ok(came)
+    }
+
+    fn bring_piece(&mut self, namespace: usize, numbers: Range<u64>, of: &Keys) -> Result<u64, Failure> {
         let blocks = of.names(numbers.clone());
-        let lists = [PrefixList { namespace: self.namespace, group: GROUP, blocks: &blocks }];
+        let lists = [PrefixList { namespace: self.namespaces[namespace], group: GROUP, blocks: &blocks }];
         let acquired = self.client.acquire(&lists, None, WAIT)?;
+        if self.contents.len() == CONTENTS_MAX && !self.contents.contains_key(&of.owner) {
+            self.contents.clear();
+        }
+        let right = self.contents.entry(of.owner).or_insert_with(|| content(self.seed, of.owner));
         let mut came = 0;
         for (number, block) in numbers.zip(&acquired.blocks) {
             if let Ok(block) = block {
-                require_stamp(block.bytes()?, of.owner, number)?;
+                right.require(position(number), of.owner, number, block.bytes()?)?;
                 came += 1;
             }
         }
@@ -197,5 +280,89 @@ impl Owner {
             self.client.release(lease, WAIT)?;
         }
         Ok(came)
+    }
+}
+
+/// The engine of one of several namespaces: a model of its own.
+pub fn engine(number: usize) -> Registration {
+    let common = registration(BLOCK_BYTES);
+    Registration {
+        instance: format!("{}-{number}", common.instance),
+        model: format!("{}-{number}", common.model),
+        ..common
+    }
+}
+
+/// What the blocks of an owner have behind their stamps.
+fn content(seed: u64, owner: u64) -> Source {
+    Source::seeded(seed ^ owner, REQUEST_BLOCKS as usize, BLOCK_BYTES)
+}
+
+/// Which of an owner's contents the block with a number has.
+fn position(number: u64) -> usize {
+    (number % REQUEST_BLOCKS) as usize
+}
+
+/// Numbers of the newest blocks.
+fn newest(of: &Keys, count: u64) -> Range<u64> {
+    let live = of.live();
+    live.end.saturating_sub(count).max(live.start)..live.end
+}
+
+/// Numbers in pieces of one request at most, each of one of so many namespaces.
+fn pieces(numbers: Range<u64>, namespaces: usize) -> Vec<(usize, Range<u64>)> {
+    let mut pieces = Vec::new();
+    let mut first = numbers.start;
+    while first < numbers.end {
+        let until = match namespaces {
+            1 => first + REQUEST_BLOCKS,
+            _ => (first / STRIPE_BLOCKS + 1) * STRIPE_BLOCKS,
+        };
+        let piece = first..until.min(numbers.end);
+        first = piece.end;
+        pieces.push(((piece.start / STRIPE_BLOCKS % namespaces as u64) as usize, piece));
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The namespace of each number by itself, by counting stripes.
+    fn namespace_of(number: u64, namespaces: usize) -> usize {
+        (0..number / 16).fold(0, |namespace, _| (namespace + 1) % namespaces)
+    }
+
+    #[test]
+    fn each_number_is_in_one_piece_of_its_namespace() {
+        for namespaces in [1, 4, 16] {
+            for numbers in [0..0, 0..1, 5..300, 16..32, 127..129, 1_000..1_513] {
+                let pieces = pieces(numbers.clone(), namespaces);
+                let all: Vec<u64> = pieces.iter().flat_map(|(_, piece)| piece.clone()).collect();
+                assert_eq!(all, numbers.collect::<Vec<_>>(), "in order, none twice");
+                for (namespace, piece) in &pieces {
+                    assert!(piece.end - piece.start <= REQUEST_BLOCKS && *namespace < namespaces);
+                    for number in piece.clone() {
+                        assert_eq!(*namespace, namespace_of(number, namespaces) % namespaces, "{number}");
+                    }
+                }
+            }
+        }
+        assert_eq!(pieces(5..300, 1), [(0, 5..133), (0, 133..261), (0, 261..300)]);
+        assert_eq!(pieces(30..50, 4), [(1, 30..32), (2, 32..48), (3, 48..50)]);
+    }
+
+    #[test]
+    fn a_burst_has_the_changes_of_both_kinds_of_keys() {
+        assert_eq!(Mix { own: 80, repeated_blocks: 8, rounds: 5 }.changes(), 160);
+        assert_eq!(Mix { own: 64, ..Mix::default() }.changes(), 64);
+    }
+
+    #[test]
+    fn blocks_of_one_request_differ_in_content() {
+        let numbers = 1_000..1_000 + REQUEST_BLOCKS;
+        let positions: std::collections::BTreeSet<_> = numbers.map(position).collect();
+        assert_eq!(positions.len() as u64, REQUEST_BLOCKS);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::cluster::{
-    Cluster, ClusterOrder, Coordination, Division, DivisionOrder, NodeOrder, NodeProcess,
+    Cluster, ClusterOrder, Coordination, Division, DivisionOrder, Fault, NodeOrder, NodeProcess, Target,
 };
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::owners::{Owner as Stream, OwnersPage};
@@ -18,8 +18,8 @@ use serde_json::json;
 
 use super::coordinator::Coordinator;
 use super::keys::Keys;
-use super::owner::Owner;
-use super::{RunArgs, WAIT, failure, pause};
+use super::owner::{Owner, engine};
+use super::{RunArgs, WAIT, failure, overflow, pause};
 use crate::processes;
 use crate::{Failure, progress};
 
@@ -28,7 +28,7 @@ const COMPLETE_WAIT: Duration = Duration::from_secs(180);
 /// How often streams are looked at until they stand at their heads.
 const APPLIED_LOOK: Duration = Duration::from_millis(20);
 /// Samples of each kind that a node keeps: as many as it may.
-const SAMPLES: u32 = 65_536;
+pub const SAMPLES: u32 = 65_536;
 /// Blocks that a node has for a while beside its residences: of a burst before its oldest end, and brought ones.
 const BLOCKS_BESIDE: u64 = 512;
 /// Least arena of a node.
@@ -100,6 +100,16 @@ pub struct StartOrder {
     pub program: Option<PathBuf>,
     /// Whether there is to be memory for one more node, which joins late.
     pub joiner: bool,
+    /// Namespaces of each owner; 0 for the one that owners have otherwise.
+    pub namespaces: usize,
+    /// Another arena than one that has room for the residences.
+    pub dram: Option<ByteSize>,
+    /// Another index budget than a node of such a cluster gets.
+    pub index: Option<ByteSize>,
+    /// Another receive budget.
+    pub receive: Option<ByteSize>,
+    /// Another journal.
+    pub journal: Option<ByteSize>,
 }
 
 impl Owners {
@@ -132,7 +142,11 @@ impl Owners {
         let owner = |(at, node): (usize, &NodeProcess)| {
             // Generation 0 would be the bytes of a block that nobody wrote.
             let keys = Keys::none(args.seed, at as u64 + 1);
-            Owner::start(node.socket(), keys, args.seed, args.residences)
+            if start.namespaces < 2 {
+                return Owner::start(node.socket(), keys, args.seed, args.residences);
+            }
+            let engines: Vec<_> = (0..start.namespaces).map(engine).collect();
+            Owner::start_as(node.socket(), &engines, keys, args.seed, args.residences)
         };
         let owners = cluster.nodes().iter().enumerate().map(owner).collect::<Result<Vec<_>, _>>()?;
         let owners = Owners { owners, http, identities, coordinator, cluster, joiner };
@@ -143,7 +157,25 @@ impl Owners {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.owners.len()
+        self.identities.len()
+    }
+
+    /// Gives the engines away, to whoever lets them work meanwhile.
+    ///
+    /// # Panics
+    /// If they are away.
+    pub fn lend(&mut self) -> Vec<Owner> {
+        assert_eq!(self.owners.len(), self.len(), "engines are lent once");
+        std::mem::take(&mut self.owners)
+    }
+
+    /// Takes them back.
+    ///
+    /// # Panics
+    /// If they are not all of them.
+    pub fn take_back(&mut self, owners: Vec<Owner>) {
+        assert_eq!(owners.len(), self.len(), "every engine comes back");
+        self.owners = owners;
     }
 
     /// The engine at a node.
@@ -219,9 +251,31 @@ impl Owners {
         Ok(self.cluster.add(node, signals)?)
     }
 
+    /// Does this to the node that was added.
+    ///
+    /// # Errors
+    /// If it does not start again.
+    pub fn strike_added(&mut self, fault: Fault, signals: &StopSignals) -> Result<(), Failure> {
+        Ok(self.cluster.strike(Target::Node(self.len()), fault, signals)?)
+    }
+
+    /// Lets an owner's journal overflow ([`overflow::until`]).
+    ///
+    /// # Errors
+    /// If its node does not take the changes, or a signal comes.
+    pub fn overflow(
+        &mut self,
+        at: usize,
+        applied: u64,
+        longest: Duration,
+        signals: &StopSignals,
+    ) -> Result<bool, Failure> {
+        overflow::until((at, &mut self.owners[at]), &self.http[at], applied, longest, |_, _| (), signals)
+    }
+
     /// Lets the node that was added go again.
     pub fn remove_added(&mut self) {
-        self.cluster.remove(self.owners.len());
+        self.cluster.remove(self.len());
     }
 
     /// What the sessions have come to.
@@ -319,7 +373,11 @@ impl Used {
     }
 }
 
-fn identity(http: &HttpClient) -> Result<Identity, Failure> {
+/// Who speaks for a node, as it says.
+///
+/// # Errors
+/// If it does not answer, or is no member.
+pub fn identity(http: &HttpClient) -> Result<Identity, Failure> {
     let (page, _): (MetadataPage, _) = http.get_as("/cache/metadata")?;
     Ok(Identity {
         node_id: page.identity.node_id,
@@ -351,6 +409,12 @@ pub fn order(count: u16, residences: u64, start: &StartOrder) -> Result<ClusterO
         }
         if let Some(span) = start.coalesce {
             node.flags.extend(["--coalesce".to_owned(), span.to_string()]);
+        }
+        node.dram = start.dram.unwrap_or(node.dram);
+        if let Some(member) = &mut node.member {
+            member.index = start.index.unwrap_or(member.index);
+            member.receive = start.receive.unwrap_or(member.receive);
+            member.journal = start.journal.unwrap_or(member.journal);
         }
     }
     Ok(ClusterOrder {

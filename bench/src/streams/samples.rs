@@ -283,6 +283,23 @@ impl Samples {
         Ok(sights)
     }
 
+    /// How each observer saw a sequence of an owner, with whatever came together with it.
+    ///
+    /// # Errors
+    /// If it was not published, or one of them did not see it.
+    pub fn of_sequence(&self, number: usize, owner: usize, sequence: u64) -> Result<Vec<Sight>, Invalid> {
+        let published = &self.published[owner];
+        let at = published.partition_point(|(head, _)| *head < sequence);
+        let (_, published_ns) = *published.get(at).ok_or(Invalid::NotPublished { owner, sequence })?;
+        let observers = (0..self.identities.len()).filter(|observer| *observer != owner);
+        observers
+            .map(|observer| {
+                let interval = self.interval(observer, owner, sequence)?;
+                sight(number, (observer, owner), (sequence, published_ns), interval)
+            })
+            .collect()
+    }
+
     /// When each observer saw a sequence of an owner.
     ///
     /// # Errors
@@ -384,6 +401,11 @@ mod tests {
         let times: Vec<_> = sights.iter().map(|sight| sight.installed_ns - sight.published_ns).collect();
         assert_eq!(times, [130, 130, 30, 30]);
         assert_eq!(all.of_publications(150..300).map(|sights| sights.len()), Ok(2));
+        // A sequence within a publication is seen with the publication, at the time of its own interval.
+        let sight = |observer| Sight { number: 5, observer, published_ns: 200, installed_ns: 230 };
+        assert_eq!(all.of_sequence(5, 0, 65), Ok(vec![sight(1), sight(2)]));
+        assert_eq!(all.of_sequence(5, 0, 128), Ok(vec![sight(1), sight(2)]));
+        assert_eq!(all.of_sequence(5, 0, 129), Err(Invalid::NotPublished { owner: 0, sequence: 129 }));
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct PurposeSettings {
     /// Bytes that a connection keeps until the peer acknowledges them; of payload these are handles to the
     /// arena. [`URGENT_WINDOW_BYTES`] more are for urgent streams.
     pub send_window_bytes: u64,
+    /// The dialler says something if nobody has for so long.
+    pub keep_alive: Duration,
 }
 
 /// Bounds of an endpoint.
@@ -66,8 +68,6 @@ pub struct EndpointSettings {
     pub handshake_timeout: Duration,
     /// A connection on which nothing has come in for so long is lost.
     pub idle_timeout: Duration,
-    /// The dialler says something if nobody has for so long.
-    pub keep_alive: Duration,
     /// Largest UDP payload that path discovery tries, in bytes: 1,452 suits every Ethernet.
     pub mtu_bytes_max: u16,
     /// Bytes taken from the socket in a turn; the last receive may go over it by one batch.
@@ -89,6 +89,8 @@ impl Default for EndpointSettings {
                 stream_window_bytes: MIB,
                 receive_pool_bytes: 32 << 20,
                 send_window_bytes: 1 << 20,
+                // Beats come each 2 s.
+                keep_alive: Duration::from_secs(3),
             },
             payload: PurposeSettings {
                 connections_max: 256,
@@ -96,13 +98,13 @@ impl Default for EndpointSettings {
                 stream_window_bytes: 4 * MIB,
                 receive_pool_bytes: 32 << 20,
                 send_window_bytes: 4 << 20,
+                keep_alive: Duration::from_secs(2),
             },
             accepted_window_bytes: 64 * 1024,
             streams_max: 64,
             handshakes_max: 128,
             handshake_timeout: Duration::from_secs(3),
             idle_timeout: Duration::from_secs(5),
-            keep_alive: Duration::from_secs(2),
             mtu_bytes_max: 1_452,
             receive_budget_bytes: 64 * 1024,
             send_budget_bytes: 64 * 1024,
@@ -136,11 +138,14 @@ impl EndpointSettings {
                 bounds.stream_window_bytes > 0 && bounds.send_window_bytes > 0,
                 "{purpose:?}: windows are open"
             );
+            assert!(
+                bounds.keep_alive < self.idle_timeout,
+                "{purpose:?}: a keep-alive comes before the time-out"
+            );
         }
         assert!(self.accepted_window_bytes > 0 && self.streams_max > 0, "requests can come in");
         assert!(MTU_BYTES.contains(&self.mtu_bytes_max), "{} is no MTU", self.mtu_bytes_max);
         assert!(self.receive_budget_bytes > 0 && self.send_budget_bytes > 0, "a turn does something");
-        assert!(self.keep_alive < self.idle_timeout, "a keep-alive comes before the time-out");
         let longest = Duration::from_secs(3_600);
         assert!(self.idle_timeout <= longest && self.handshake_timeout <= longest, "a dead peer is noticed");
     }
@@ -154,7 +159,7 @@ impl EndpointSettings {
             .stream_receive_window(bounds.stream_window_bytes.into())
             .send_window(bounds.send_window_bytes)
             .max_concurrent_bidi_streams(0u32.into())
-            .keep_alive_interval(Some(self.keep_alive));
+            .keep_alive_interval(Some(bounds.keep_alive));
         Arc::new(config)
     }
 

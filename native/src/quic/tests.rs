@@ -20,12 +20,14 @@ pub(super) struct Node {
 
 /// Small bounds and short times, so that tests run into them.
 pub(super) fn settings() -> EndpointSettings {
-    EndpointSettings {
+    let mut settings = EndpointSettings {
         handshake_timeout: Duration::from_millis(1_200),
         idle_timeout: Duration::from_millis(1_200),
-        keep_alive: Duration::from_millis(300),
         ..EndpointSettings::default()
-    }
+    };
+    settings.inventory.keep_alive = Duration::from_millis(300);
+    settings.payload.keep_alive = Duration::from_millis(300);
+    settings
 }
 
 impl Node {

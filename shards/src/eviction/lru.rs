@@ -30,6 +30,12 @@ impl Lru {
         }
     }
 
+    /// The resident that the next search looks at first: whoever may take no other asks for it.
+    #[must_use]
+    pub fn oldest(&self) -> Option<EntryId> {
+        self.recency.oldest()
+    }
+
     /// Ids below this need no larger tables.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {

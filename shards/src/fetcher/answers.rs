@@ -31,7 +31,7 @@ impl Fetcher {
         };
         self.operations.get_mut(&number).expect("just found").progressed = now;
         let done = match message {
-            FromSource::Answers { answers, grant_ms } => self.on_answers(number, answers, *grant_ms, now),
+            FromSource::Answers { answers, grant_ms, .. } => self.on_answers(number, answers, *grant_ms, now),
             FromSource::Refused(refusal) => self.on_refused(number, *refusal, now),
             FromSource::Bytes { index, bytes, checksum } if self.comes_over(number, Transport::Quic) => {
                 self.on_bytes_due(number, *index, *bytes, *checksum)
@@ -81,11 +81,13 @@ impl Fetcher {
                 Answer::Ended { sequence } => {
                     self.figures.ended += 1;
                     self.tell_ended(number, index, sequence);
+                    self.note_gone(number);
                     self.close_part(number, index);
                     self.fail_part(number, index, Setback::Missing);
                 }
                 Answer::NeverHeld { head } => {
                     self.figures.never_held += 1;
+                    self.note_gone(number);
                     let asked = self.operations[&number].parts[index].sequence;
                     self.figures.beyond_head += u64::from(asked > head);
                     self.close_part(number, index);
@@ -115,6 +117,10 @@ impl Fetcher {
         let Some(fetch) = operation.parts[index].copy.map(|copy| &self.fetches[&copy]) else { return };
         let residence = fetch.residence();
         self.effects.push_back(FetcherEffect::RangeEnded { source, residence, ended });
+    }
+
+    fn note_gone(&mut self, number: u64) {
+        self.operations.get_mut(&number).expect("just found").gone += 1;
     }
 
     fn on_granted(&mut self, number: u64, index: usize, bytes: u32) {
@@ -158,7 +164,7 @@ impl Fetcher {
             line.shares_from = now + self.settings.sharing_pause;
             (0..self.operations[&number].parts.len()).for_each(|index| self.ask_over_quic(number, index));
         }
-        self.judge(number, Fate::Answered);
+        self.judge(number, Fate::Answered { is_fresh: true });
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
         let figures = &mut self.figures;
@@ -235,7 +241,9 @@ impl Fetcher {
     /// The source's end of an operation's stream has come. Nothing of it is read or written any more.
     pub fn on_stream_over(&mut self, connection: ConnectionId, operation: OperationId, end: StreamEnd) {
         // An operation that ended before is expected to come here.
-        let Some(number) = self.number_of(connection, operation) else { return };
+        let Some(number) = self.number_of(connection, operation) else {
+            return self.on_drained(connection, operation);
+        };
         if self.comes_over(number, Transport::Shm) {
             return self.on_telling_over(number, end);
         }
@@ -243,7 +251,7 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Broken);
         self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Forget);
     }
@@ -261,7 +269,7 @@ impl Fetcher {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Broken);
         for index in untold {
             self.close_part(number, index);
             self.fail_part(number, index, Setback::Lost);

@@ -54,8 +54,8 @@ pub enum FetcherEffect {
         /// The operation.
         operation: OperationId,
     },
-    /// Nothing of the operation is wanted any more: write a Cancel on the control stream and read no more
-    /// of the operation's stream.
+    /// Nothing of the operation is wanted any more: write a Cancel on the control stream. Over QUIC the operation's
+    /// stream is read to its end, which is told by [`super::Fetcher::on_stream_over`]; what comes on it is thrown away.
     Cancel {
         /// On which connection.
         connection: ConnectionId,
@@ -228,6 +228,9 @@ pub enum Violation {
         /// The position.
         index: u16,
     },
+    /// The stream of an operation that was cancelled goes on beyond all grants.
+    #[error("the stream of a cancelled operation has not ended though its grant has")]
+    Undrained,
     /// Another length than was granted.
     #[error("{sent} bytes at position {index}, where {granted} are granted")]
     Length {

@@ -1,5 +1,7 @@
 //! What the room can say of itself.
 
+use std::time::Duration;
+
 /// Counters since the core began, and what is so now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetcherFigures {
@@ -13,7 +15,8 @@ pub struct FetcherFigures {
     pub fetched_shm: u64,
     /// Payload bytes of those.
     pub bytes_fetched_shm: u64,
-    /// Payload bytes that came and were of no use: wrong, or nobody wanted them any more.
+    /// Payload bytes that came and were of no use: wrong, or nobody wanted them any more. Of cancelled operations with
+    /// their frames.
     pub bytes_wasted: u64,
     /// Fetches that failed because nobody has the block.
     pub missing: u64,
@@ -100,6 +103,26 @@ pub struct FetcherFigures {
     pub violations: u64,
     /// Messages and payload of operations that had ended; they changed nothing.
     pub late: u64,
+
+    /// What may be asked for over the network in bytes a second; 0 for no bound.
+    pub rate: u64,
+    /// Payload bytes that may be asked for and not come at a time.
+    pub bytes_window: u64,
+    /// Payload bytes now that are asked for and may still come, wanted or not.
+    pub bytes_outstanding: u64,
+    /// Payload bytes that wait to be asked for now.
+    pub bytes_queued: u64,
+    /// Payload bytes now that nobody wants and that may still come.
+    pub bytes_draining: u64,
+    /// Time in which something waited to be asked for because of the rate alone.
+    pub paced: Duration,
+
+    /// Fetches begun for which nobody waited.
+    pub begun_background: u64,
+    /// Of those, fetches that somebody came to wait for.
+    pub promoted: u64,
+    /// Most bytes of those asked for and not come at a time.
+    pub background_bytes_peak: u64,
 
     /// Most fetches at a time.
     pub fetches_peak: u64,

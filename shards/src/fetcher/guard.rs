@@ -1,5 +1,5 @@
 //! Whether a source is asked at all, and whether a block is asked for once more: a breaker for each source shard
-//! and one budget of extra asks for the room (chapter 5, patterns 2 and 4).
+//! and this core's part of the node's budget of extra asks (chapter 5, patterns 2 and 4).
 //!
 //! A call is an operation: it begins with its Authorize and has failed if its source broke off, was lost, sent
 //! wrong bytes, or let nothing come for the budget of a call. A typed answer is a success, a refusal too. What a call
@@ -15,23 +15,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orbitkv_wire::bounds::GRANT_KEYS_MAX;
 use orbitkv_wire::inventory::SourceStream;
 
-use super::Fetcher;
 use super::effect::FetcherEffect;
 use super::operation::Operation;
 use super::order::{Fetch, Place};
+use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::resilience::breaker::{
     self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS_MAX,
 };
-use crate::resilience::retry::{Attempt, BUDGET_WINDOW, RetryBudget, Span};
+use crate::resilience::retry::{BUDGET_WINDOW, EveryWindow};
+use crate::resilience::signature::Ending;
 use crate::time::Moment;
 
-/// Extra asks that a quiet node may make in a window however few first ones there were: what one call carried goes on
-/// elsewhere when its source dies.
-pub const EXTRA_ASKS_LEAST: u64 = GRANT_KEYS_MAX as u64;
+/// Extra asks that a node may make in a window however few first ones there were: half of what a call carries at most
+/// goes on elsewhere when the only source that a quiet node asks dies, the head of a prefix first.
+pub const EXTRA_BURST: u32 = 64;
 
 /// Part of a call's budget in which nothing came before it was given up, after which that is its source's doing: who
 /// asked had less time than the budget.
@@ -47,9 +47,10 @@ pub struct GuardSettings {
     pub window_calls: u32,
     /// How long a source is not asked before it is probed.
     pub open_for: Duration,
-    /// Asks for blocks whose call has failed, in percent of first asks within 10 s; but for
-    /// [`EXTRA_ASKS_LEAST`].
-    pub extra_percent: u32,
+    /// Asks for blocks whose call has failed, in thousandths of the first asks of any window of less than 10 s.
+    pub extra_per_mille: u32,
+    /// Such asks in a window of few first ones; with 0 there are none at all. See [`EveryWindow`].
+    pub extra_burst: u32,
 }
 
 impl Default for GuardSettings {
@@ -58,31 +59,67 @@ impl Default for GuardSettings {
             failed_percent: 50,
             window_calls: breaker::WINDOW_CALLS,
             open_for: OPEN_FOR,
-            extra_percent: 10,
+            extra_per_mille: 100,
+            extra_burst: EXTRA_BURST,
         }
     }
 }
 
 impl GuardSettings {
+    /// The part of a node's guard that one of its cores keeps.
+    ///
+    /// No core knows what another asks for, and what is bounded on each is a share or a burst, whichever is more. So that
+    /// the sum is the node's share or its burst, whichever is more, and not both together, several cores have
+    /// half of each: half of one number and half of another are never more than the greater of the two. The half of the
+    /// burst is divided, but for one that each core has at least: the node's burst is that of its cores twice.
+    #[must_use]
+    pub fn of_core(self, core: u16, cores: u16) -> GuardSettings {
+        if cores == 1 {
+            return self;
+        }
+        let (core, cores, half) = (u32::from(core), u32::from(cores), self.extra_burst / 2);
+        let part = half / cores + u32::from(core < half % cores);
+        let extra_burst = part.max(self.extra_burst.min(1));
+        GuardSettings { extra_per_mille: self.extra_per_mille / 2, extra_burst, ..self }
+    }
+
     /// # Panics
     /// If a bound is not kept.
     pub(super) fn assert_valid(&self) {
         assert!(self.failed_percent <= 100, "a percentage");
         assert!((1..=WINDOW_CALLS_MAX).contains(&self.window_calls), "a window of calls");
     }
+
+    /// When a breaker opens; none if there are no breakers.
+    fn rule(&self) -> Option<Rule> {
+        let threshold = f64::from(self.failed_percent) / 100.0;
+        (self.failed_percent > 0).then_some(Rule::Share { window_calls: self.window_calls, threshold })
+    }
 }
 
 /// What a call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    Answered,
-    Failed,
-    /// Whoever wanted it wants it no more, and nothing that was read has come of it since then.
-    GivenUp {
-        quiet_since: Moment,
+    Answered {
+        /// Whether most of what it was asked for was still there.
+        is_fresh: bool,
     },
+    /// Its source broke it off, or sent what is wrong.
+    Broken,
+    /// Nothing came for the budget of a call, or nobody answered a dial.
+    Silent,
+    /// Whoever wanted it wants it no more, and nothing that was read has come of it since then.
+    GivenUp { quiet_since: Moment },
     /// It ended for reasons of ours.
     Ours,
+}
+
+/// A call that is out, until it is known what it came to.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// Its breaker's; none without breakers.
+    ticket: Option<Ticket>,
+    asked: Moment,
 }
 
 /// A probe that waits in its fetch to be asked.
@@ -109,16 +146,15 @@ pub struct BreakerStanding {
 pub(super) struct Guard {
     settings: GuardSettings,
     breakers: BTreeMap<SourceStream, Breaker>,
-    extra_asks: RetryBudget,
+    extra_asks: EveryWindow,
     /// What calls came to since the last turn.
-    fates: Vec<(SourceStream, Ticket, Fate)>,
+    fates: Vec<(SourceStream, Call, Fate)>,
 }
 
 impl Guard {
     pub fn new(settings: GuardSettings) -> Guard {
         settings.assert_valid();
-        let share = f64::from(settings.extra_percent) / 100.0;
-        let extra_asks = RetryBudget::new(share, Span::Sliding(BUDGET_WINDOW)).or_at_least(EXTRA_ASKS_LEAST);
+        let extra_asks = EveryWindow::new(settings.extra_per_mille, settings.extra_burst, BUDGET_WINDOW);
         Guard { settings, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
@@ -141,19 +177,29 @@ impl Guard {
 
     /// A call without a probe goes out; nothing if there are no breakers.
     fn call(&mut self, source: SourceStream, now: Moment) -> Option<Ticket> {
-        let GuardSettings { failed_percent, window_calls, open_for, .. } = self.settings;
-        if failed_percent == 0 {
-            return None;
-        }
-        let rule = Rule::Share { window_calls, threshold: f64::from(failed_percent) / 100.0 };
+        let (rule, open_for) = (self.settings.rule()?, self.settings.open_for);
         match self.breakers.entry(source).or_insert_with(|| Breaker::new(rule, open_for)).admit(now) {
             Admission::Pass(ticket) | Admission::Probe(ticket) => Some(ticket),
             Admission::Reject { .. } => None,
         }
     }
 
-    pub fn note(&mut self, source: SourceStream, ticket: Ticket, fate: Fate) {
-        self.fates.push((source, ticket, fate));
+    /// Other settings from now on. A source that is left alone stays so until its pause is over, unless there are no
+    /// breakers any more: then all may be asked.
+    fn retune(&mut self, settings: GuardSettings) {
+        settings.assert_valid();
+        for breaker in self.breakers.values_mut() {
+            match settings.rule() {
+                Some(rule) => breaker.retune(rule, settings.open_for),
+                None => breaker.close(),
+            }
+        }
+        self.extra_asks.set_share(settings.extra_per_mille);
+        self.settings = settings;
+    }
+
+    pub fn note(&mut self, source: SourceStream, call: Call, fate: Fate) {
+        self.fates.push((source, call, fate));
     }
 
     /// Sources that wait for the word of a probe.
@@ -168,6 +214,26 @@ impl Guard {
 }
 
 impl Fetcher {
+    /// Other settings from now on, for what is under way, too.
+    ///
+    /// # Panics
+    /// If a bound is not kept.
+    pub fn retune(&mut self, stall_wait: Duration, guard: GuardSettings) {
+        self.guard.retune(guard);
+        if guard.failed_percent == 0 {
+            // Nobody is tried alone any more.
+            self.fetches.values_mut().for_each(|fetch| fetch.probe = None);
+        }
+        self.settings.stall_wait = stall_wait;
+        self.settings.guard = guard;
+        for (&number, operation) in &mut self.operations {
+            self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
+            operation.stall_due = operation.progressed + stall_wait;
+            self.timers.insert((operation.stall_due, Timer::Stall(number)));
+        }
+        self.is_due = true;
+    }
+
     /// Sources that are left alone or have been.
     pub fn breakers(&self, now: Moment) -> impl Iterator<Item = BreakerStanding> {
         let told = self.guard.breakers.iter().filter(|(_, breaker)| breaker.opens() > 0);
@@ -184,7 +250,7 @@ impl Fetcher {
         if !fetch.was_placed {
             fetch.was_placed = true;
             self.figures.first_asks += 1;
-            self.guard.extra_asks.on_call(Attempt(0), now);
+            self.guard.extra_asks.on_first();
         }
         if fetch.owes && !self.guard.extra_asks.allow(now) {
             self.figures.extra_asks_refused += 1;
@@ -195,23 +261,19 @@ impl Fetcher {
         true
     }
 
-    /// The ticket of a call that goes out now: that of the probe, if a fetch of it carries one.
-    pub(super) fn ticket_of(
-        &mut self,
-        source: SourceStream,
-        probe: Option<Probe>,
-        now: Moment,
-    ) -> Option<Ticket> {
+    /// A call that goes out now: the probe, if a fetch of it carries one.
+    pub(super) fn call(&mut self, source: SourceStream, probe: Option<Probe>, now: Moment) -> Call {
         self.figures.breaker_probes += u64::from(probe.is_some());
-        probe.map(|probe| probe.ticket).or_else(|| self.guard.call(source, now))
+        let ticket = probe.map(|probe| probe.ticket).or_else(|| self.guard.call(source, now));
+        Call { ticket, asked: now }
     }
 
     /// Notes what a call came to; only the first word about it counts.
     pub(super) fn judge(&mut self, number: u64, fate: Fate) {
         let Some(Operation { line, call, .. }) = self.operations.get_mut(&number) else { return };
-        let Some(ticket) = call.take() else { return };
+        let Some(call) = call.take() else { return };
         let source = self.lines[line].source;
-        self.guard.note(source, ticket, fate);
+        self.guard.note(source, call, fate);
         self.is_due = true;
     }
 
@@ -221,36 +283,40 @@ impl Fetcher {
         let Some(probe) = fetch.probe.take() else { return };
         let source = fetch.current.expect("a fetch that is queued has a route").source;
         let fate = fate(&probe);
-        self.guard.note(source, probe.ticket, fate);
+        let Probe { ticket, since } = probe;
+        self.guard.note(source, Call { ticket: Some(ticket), asked: since }, fate);
         self.is_due = true;
     }
 
     /// A source could not be dialed: a call that failed, whatever waited for it.
     pub(super) fn on_unreachable(&mut self, source: SourceStream, now: Moment) {
-        if let Some(ticket) = self.guard.call(source, now) {
-            self.guard.note(source, ticket, Fate::Failed);
+        let ticket = self.guard.call(source, now);
+        // The probe that waited for the dial has been noted.
+        if ticket.is_some() || !self.guard.has_fate_of(&source) {
+            self.guard.note(source, Call { ticket, asked: now }, Fate::Silent);
         }
     }
 
     /// Judges the calls that have ended. What waits at a source that is left alone from now on goes on elsewhere.
     pub(super) fn settle_calls(&mut self, now: Moment) {
-        for (source, ticket, fate) in std::mem::take(&mut self.guard.fates) {
-            // Its life is over.
-            let Some(breaker) = self.guard.breakers.get_mut(&source) else { continue };
-            let patience = self.settings.stall_wait / PATIENCE_PART;
-            let outcome = match fate {
-                Fate::Answered => Outcome::Success,
-                Fate::Failed => Outcome::Failure,
-                Fate::GivenUp { quiet_since } if self.heard.since(quiet_since) >= patience => {
-                    Outcome::Failure
-                }
-                Fate::GivenUp { .. } | Fate::Ours => {
-                    breaker.abandon(ticket);
-                    continue;
-                }
+        let (heard, patience) = (self.heard, self.settings.stall_wait / PATIENCE_PART);
+        for (source, Call { ticket, asked }, fate) in std::mem::take(&mut self.guard.fates) {
+            let ending = fate.ending(|quiet_since| heard.since(quiet_since) >= patience);
+            let outcome = ending.map(|ending| match ending {
+                Ending::Answer { .. } => Outcome::Success,
+                Ending::Error | Ending::Timeout => Outcome::Failure,
+            });
+            // Unless its life is over.
+            if let Some(ending) = ending.filter(|_| self.is_usable(&source)) {
+                self.modes.push(source, ending, asked, now);
+                self.figures.calls_answered += u64::from(outcome == Some(Outcome::Success));
+                self.figures.calls_failed += u64::from(outcome == Some(Outcome::Failure));
+            }
+            let Some((breaker, ticket)) = self.guard.breakers.get_mut(&source).zip(ticket) else { continue };
+            let Some(outcome) = outcome else {
+                breaker.abandon(ticket);
+                continue;
             };
-            self.figures.calls_answered += u64::from(outcome == Outcome::Success);
-            self.figures.calls_failed += u64::from(outcome == Outcome::Failure);
             let is_probe = breaker.phase(now) != Phase::Closed;
             let Some(change) = breaker.record(ticket, outcome, now) else { continue };
             if matches!(change, Change::Opened { .. }) {
@@ -267,6 +333,9 @@ impl Fetcher {
         for source in sources.copied().collect::<Vec<_>>() {
             self.guard.breakers.remove(&source);
         }
+        let mut modes = std::mem::take(&mut self.modes);
+        modes.retain(|source| self.is_usable(source));
+        self.modes = modes;
     }
 
     fn clear_queue(&mut self, source: &SourceStream) {

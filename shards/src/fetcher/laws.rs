@@ -6,6 +6,7 @@ use super::lines::Reach;
 use super::operation::Stage;
 use super::order::Place;
 use super::{Fetcher, Timer};
+use crate::resilience::gate::Class;
 
 impl Fetcher {
     /// Counts that must agree; cheap enough for every turn.
@@ -88,6 +89,17 @@ impl Fetcher {
         }
     }
 
+    fn assert_background(&self) {
+        let background = self.operations.values().filter(|operation| operation.class == Class::Background);
+        let lines: BTreeSet<_> = background.clone().map(|operation| operation.line).collect();
+        assert_eq!(lines.len(), background.clone().count(), "one operation a source that nobody waits for");
+        let open = background.flat_map(|operation| &operation.parts).filter(|part| part.stage != Stage::Over);
+        let drains = self.draining.iter().filter(|(_, of)| of.class == Class::Background);
+        let drains: u64 = drains.map(|(number, _)| self.window.held_by(*number)).sum();
+        assert_eq!(self.background_bytes, open.map(|part| part.bytes).sum::<u64>() + drains);
+        assert!(self.background_bytes <= self.settings.background_bytes_max, "they keep their share");
+    }
+
     fn assert_lines(&self) {
         let mut bytes = 0;
         for (id, line) in &self.lines {
@@ -97,8 +109,14 @@ impl Fetcher {
             let parts = line.operations.iter().flat_map(|number| &self.operations[number].parts);
             let open: Vec<u64> =
                 parts.filter(|part| part.stage != Stage::Over).map(|part| part.bytes).collect();
-            assert_eq!(line.bytes, open.iter().sum::<u64>(), "every byte on its way is charged once");
-            let is_alone = open.len() == 1;
+            let draining = self.draining.iter().filter(|(_, of)| of.line == *id);
+            let drains: u64 = draining.clone().map(|(number, _)| self.window.held_by(*number)).sum();
+            assert_eq!(
+                line.bytes,
+                open.iter().sum::<u64>() + drains,
+                "every byte on its way is charged once"
+            );
+            let is_alone = open.len() + draining.clone().count() == 1;
             assert!(line.bytes <= self.settings.source_bytes_max || is_alone, "a large block goes alone");
             bytes += line.bytes;
             let queued: u64 = line.queue.iter().map(|turn| self.bytes_of(*turn)).sum();
@@ -116,7 +134,14 @@ impl Fetcher {
         assert_eq!(self.to_dial.iter().collect::<BTreeSet<_>>().len(), self.to_dial.len());
         let operations = self.lines.values().map(|line| line.operations.len()).sum::<usize>();
         assert_eq!(self.operations.len(), operations, "every operation is of a line");
-        assert_eq!(self.bytes_outstanding, bytes, "every byte on its way is charged once");
-        assert!(bytes <= self.settings.bytes_max || self.operations.len() == 1, "a large block goes alone");
+        assert_eq!(self.window.in_use_bytes(), bytes, "every byte on its way is charged once");
+        let holders = self.operations.len() + self.draining.len();
+        assert_eq!(self.window.holders(), holders, "who holds a credit was asked and has not ended");
+        for (number, of) in &self.draining {
+            assert!(!self.operations.contains_key(number), "what drains has ended");
+            assert!(self.timers.contains(&(of.looks, Timer::Drain(*number))), "and is looked for");
+        }
+        self.assert_background();
+        assert!(bytes <= self.settings.bytes_max || holders == 1, "a large block goes alone");
     }
 }

@@ -250,7 +250,7 @@ impl Fetcher {
     fn lose_line(&mut self, id: LineId, now: Moment) {
         self.rest_line(id, now);
         for number in self.lines[&id].operations.clone() {
-            self.judge(number, Fate::Failed);
+            self.judge(number, Fate::Broken);
         }
         self.end_operations(id);
         for turn in self.take_queue(id) {
@@ -322,7 +322,7 @@ impl Fetcher {
     /// A fetch whose route has failed before it was asked for.
     fn reroute(&mut self, turn: Turn, setback: Setback) {
         self.report_trial(turn.2, setback.into());
-        self.end_probe(turn.2, |_| Fate::Failed);
+        self.end_probe(turn.2, |_| Fate::Silent);
         self.fetches.get_mut(&turn.2).expect("a queued fetch").fail(setback);
         self.unplace(turn.2);
     }

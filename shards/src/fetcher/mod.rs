@@ -20,12 +20,14 @@
 
 mod answers;
 mod asking;
+mod background;
 mod effect;
 mod figures;
 mod guard;
 mod laws;
 mod lines;
 mod membership;
+mod modes;
 mod operation;
 mod order;
 mod payload;
@@ -42,19 +44,24 @@ use orbitkv_wire::identity::{Incarnation, Medium, NodeId};
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::Transport;
 
+use crate::flow::credits::Credits;
+use crate::flow::pacing::{PacedTime, Pacer, Rate};
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 use guard::Guard;
 use lines::{Line, LineId};
-use operation::Operation;
+use modes::Modes;
+use operation::{Draining, Operation};
 use order::{Attempt, Fetch, Place, Turn};
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
-pub use guard::{BreakerStanding, EXTRA_ASKS_LEAST, GuardSettings};
+pub use guard::{BreakerStanding, EXTRA_BURST, GuardSettings};
+pub use modes::SourceStanding;
 pub use order::{CANDIDATES_MAX, Candidate, Order};
 pub use settings::FetcherSettings;
 
@@ -67,6 +74,8 @@ enum Timer {
     Retry(CopyId),
     /// An operation may stand still.
     Stall(u64),
+    /// The stream of a cancelled operation should have ended.
+    Drain(u64),
     /// A connection may be idle.
     Idle(LineId),
 }
@@ -100,8 +109,19 @@ pub struct Fetcher {
     to_dial: VecDeque<LineId>,
     operations: BTreeMap<u64, Operation>,
     operations_made: u64,
-    bytes_outstanding: u64,
+    /// Operations that nobody wants and whose streams have not ended: what they were asked for may still come.
+    draining: BTreeMap<u64, Draining>,
+    /// Bytes that are asked for and may still come, by operation.
+    window: Credits<u64>,
+    /// What may be asked for in time, if a rate is kept.
+    pacer: Option<Pacer>,
+    paced: PacedTime,
+    /// When what waits for the rate may be asked for.
+    paced_until: Option<Moment>,
+    /// Of those, bytes for which nobody waited.
+    background_bytes: u64,
     guard: Guard,
+    modes: Modes,
 
     /// Until when it is known what sources have said: what came later may not be read yet.
     heard: Moment,
@@ -144,8 +164,14 @@ impl Fetcher {
             to_dial: VecDeque::new(),
             operations: BTreeMap::new(),
             operations_made: 0,
-            bytes_outstanding: 0,
+            draining: BTreeMap::new(),
+            window: Credits::new(settings.bytes_max),
+            pacer: settings.rate.map(Pacer::new),
+            paced: PacedTime::default(),
+            paced_until: None,
+            background_bytes: 0,
             guard: Guard::new(settings.guard),
+            modes: Modes::default(),
             heard: Moment(0),
             behind_since: None,
             timers: BTreeSet::new(),
@@ -166,7 +192,10 @@ impl Fetcher {
         assert!(!self.fetches.contains_key(&order.copy), "a copy is fetched once at a time");
         self.figures.begun += 1;
         self.is_due = true;
-        if self.fetches.len() >= self.settings.fetches_max {
+        let is_background = order.class == Class::Background;
+        self.figures.begun_background += u64::from(is_background);
+        let is_too_large = is_background && order.bytes > self.settings.background_bytes_max;
+        if self.fetches.len() >= self.settings.fetches_max || is_too_large {
             self.report_failure(order.copy, BlockOutcome::Busy);
             return;
         }
@@ -218,7 +247,8 @@ impl Fetcher {
     /// When the next turn has something to do; the beginning of time if it is now.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        if self.is_due { Some(Moment(0)) } else { self.timers.first().map(|(due, _)| *due) }
+        let timer = self.timers.first().map(|(due, _)| *due);
+        if self.is_due { Some(Moment(0)) } else { timer.into_iter().chain(self.paced_until).min() }
     }
 
     /// Fetches that have not ended.
@@ -233,16 +263,24 @@ impl Fetcher {
         self.by_connection.len() + self.dials.len()
     }
 
-    /// Payload bytes that are asked for and have not come.
+    /// Payload bytes that are asked for and may still come, wanted or not.
     #[must_use]
     pub fn bytes_outstanding(&self) -> u64 {
-        self.bytes_outstanding
+        self.window.in_use_bytes()
     }
 
-    /// What the room has counted.
+    /// What the room has counted, and what is so now.
     #[must_use]
-    pub fn figures(&self) -> &FetcherFigures {
-        &self.figures
+    pub fn figures(&self) -> FetcherFigures {
+        FetcherFigures {
+            rate: self.settings.rate.map_or(0, Rate::bytes_a_second),
+            bytes_window: self.settings.bytes_max,
+            bytes_outstanding: self.window.in_use_bytes(),
+            bytes_queued: self.lines.values().map(|line| line.queued_bytes).sum(),
+            bytes_draining: self.window.expired_bytes(),
+            paced: self.paced.total(),
+            ..self.figures
+        }
     }
 
     fn has_fired(&self, now: Moment) -> bool {
@@ -262,6 +300,7 @@ impl Fetcher {
                 }
                 Timer::Retry(copy) => self.unplace(copy),
                 Timer::Stall(number) => self.on_stall(number, now),
+                Timer::Drain(number) => self.on_undrained(number, now),
                 Timer::Idle(line) => self.on_idle(line, now),
             }
         }

@@ -1,15 +1,18 @@
 //! An operation: what was asked of a source at once, and how far each residence of it is.
 
+use std::time::Duration;
+
+use orbitkv_wire::bounds::GRANT_MS_MAX;
 use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
-use super::effect::{ConnectionId, FetcherEffect};
-use super::guard::{Fate, PATIENCE_PART};
+use super::effect::{ConnectionId, FetcherEffect, Violation};
+use super::guard::{Call, Fate, PATIENCE_PART};
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
-use crate::resilience::breaker::Ticket;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 /// How far a residence of an operation is.
@@ -41,8 +44,10 @@ pub(super) struct Part {
 pub(super) struct Operation {
     pub line: LineId,
     pub connection: ConnectionId,
-    /// Its breaker's ticket, until it is known what the call came to.
-    pub call: Option<Ticket>,
+    /// Until it is known what the call came to.
+    pub call: Option<Call>,
+    /// Of what it was asked for.
+    pub class: Class,
     /// How its bytes come.
     pub transport: Transport,
     /// When it was asked: no grant begins earlier at its source.
@@ -51,6 +56,8 @@ pub(super) struct Operation {
     pub readable_until: Moment,
     /// In the order of the Authorize.
     pub parts: Vec<Part>,
+    /// Residences that had ended when they were asked for.
+    pub gone: usize,
     /// Whether its Answers came.
     pub is_answered: bool,
     /// Whether anything was granted.
@@ -63,6 +70,22 @@ pub(super) struct Operation {
     pub progressed: Moment,
     /// When its timer looks whether it stands still.
     pub stall_due: Moment,
+}
+
+/// Time from its request in which the stream of an operation ends: no grant is longer than half of it, and what is
+/// granted no more is sent no more.
+const STREAM_TIME_MAX: Duration = Duration::from_millis(2 * GRANT_MS_MAX as u64);
+
+/// An operation that was cancelled, until its source's end of the stream has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draining {
+    pub line: LineId,
+    pub connection: ConnectionId,
+    pub class: Class,
+    /// When its stream should have ended.
+    pub due: Moment,
+    /// When its timer looks whether it has.
+    pub looks: Moment,
 }
 
 /// How an operation ends, other than with its connection.
@@ -101,15 +124,62 @@ impl Fetcher {
         assert!(part.stage != Stage::Over, "a part is over once");
         part.stage = Stage::Over;
         operation.open -= 1;
-        let (line, bytes) = (operation.line, part.bytes);
-        self.discharge(line, bytes);
+        let (line, class, bytes) = (operation.line, operation.class, part.bytes);
+        self.window.on_spent(number, bytes);
+        self.discharge_background(class, bytes);
+        self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
         // The window has room again.
         self.is_due = true;
     }
 
-    fn discharge(&mut self, line: LineId, bytes: u64) {
-        self.bytes_outstanding -= bytes;
+    /// Nothing more can come of an operation: what it was asked for is free again.
+    fn return_credit(&mut self, number: u64, line: LineId, class: Class) {
+        let bytes = self.window.on_proved(number);
+        self.discharge_background(class, bytes);
         self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
+        self.is_due = true;
+    }
+
+    fn discharge_background(&mut self, class: Class, bytes: u64) {
+        if class == Class::Background {
+            self.background_bytes -= bytes;
+        }
+    }
+
+    /// The stream of a cancelled operation has ended.
+    pub(super) fn on_drained(&mut self, connection: ConnectionId, operation: OperationId) {
+        let OperationId { origin, number } = operation;
+        let known = self.draining.get(&number).filter(|_| origin == self.origin);
+        if known.is_some_and(|known| known.connection == connection) {
+            self.end_draining(number);
+        }
+    }
+
+    /// Bytes of a cancelled operation have come and were thrown away. None of them opens the window: what is still to
+    /// come of it is known by its end alone.
+    pub fn on_discarded(&mut self, bytes: u64) {
+        self.figures.bytes_wasted += bytes;
+    }
+
+    fn end_draining(&mut self, number: u64) {
+        let Draining { line, class, looks, .. } = self.draining.remove(&number).expect("it drains once");
+        self.timers.remove(&(looks, Timer::Drain(number)));
+        self.return_credit(number, line, class);
+    }
+
+    /// A cancelled operation should be over at its source: who goes on for ever would have a part of the window for
+    /// ever. The end of its connection is a proof, too.
+    pub(super) fn on_undrained(&mut self, number: u64, now: Moment) {
+        let wait = self.settings.stall_wait / PATIENCE_PART;
+        let draining = self.draining.get_mut(&number).expect("a timer of an operation that drains");
+        if draining.due > self.heard {
+            // Its end may be here and not read yet.
+            draining.looks = now + wait;
+            self.timers.insert((draining.looks, Timer::Drain(number)));
+            return;
+        }
+        let connection = draining.connection;
+        self.close_broken(connection, Violation::Undrained, now);
     }
 
     /// The route of a part has failed: its fetch looks for another one.
@@ -142,9 +212,10 @@ impl Fetcher {
     pub(super) fn settle(&mut self, number: u64) {
         let operation = &self.operations[&number];
         let given_up = Fate::GivenUp { quiet_since: operation.progressed };
+        let answered = Fate::Answered { is_fresh: 2 * operation.gone <= operation.parts.len() };
         let (ending, fate) = match operation {
-            operation if operation.open == 0 && operation.is_granted => (Ending::Release, Fate::Answered),
-            operation if operation.open == 0 => (Ending::Forget, Fate::Answered),
+            operation if operation.open == 0 && operation.is_granted => (Ending::Release, answered),
+            operation if operation.open == 0 => (Ending::Forget, answered),
             operation if operation.wanted == 0 => (Ending::Cancel, given_up),
             _ => return,
         };
@@ -161,9 +232,18 @@ impl Fetcher {
 
     /// Ends an operation. What was somebody's of it has been taken from it before.
     pub(super) fn finish(&mut self, number: u64, ending: Ending) {
-        let transport = self.operations[&number].transport;
+        let Operation { transport, line, class, asked, .. } = self.operations[&number];
         let connection = self.forget_operation(number);
         let operation = self.operation_id(number);
+        if (transport, ending) == (Transport::Quic, Ending::Cancel) {
+            // Its source may send on until it has heard of it: nothing of that is free before the stream has ended.
+            self.window.expire(number);
+            let due = asked + STREAM_TIME_MAX;
+            self.draining.insert(number, Draining { line, connection, class, due, looks: due });
+            self.timers.insert((due, Timer::Drain(number)));
+        } else {
+            self.return_credit(number, line, class);
+        }
         self.effects.push_back(match (transport, ending) {
             (Transport::Quic, Ending::Release) => FetcherEffect::Release { connection, operation },
             (Transport::Quic, Ending::Cancel) => FetcherEffect::Cancel { connection, operation },
@@ -177,8 +257,6 @@ impl Fetcher {
         let operation = self.operations.remove(&number).expect("an operation ends once");
         assert_eq!(operation.wanted, 0, "nothing of an operation that ends is somebody's");
         self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
-        let open = operation.parts.iter().filter(|part| part.stage != Stage::Over);
-        self.discharge(operation.line, open.map(|part| part.bytes).sum());
         let line = self.lines.get_mut(&operation.line).expect("an operation has its line");
         assert!(line.operations.remove(&number), "a line knows its operations");
         if operation.transport == Transport::Shm {
@@ -193,9 +271,14 @@ impl Fetcher {
     /// The connection of a line is gone, and all operations on it with it.
     pub(super) fn end_operations(&mut self, id: LineId) {
         for number in self.lines[&id].operations.clone() {
+            let class = self.operations[&number].class;
             self.fail_parts(number, Setback::Lost);
             self.forget_operation(number);
+            self.return_credit(number, id, class);
         }
+        let drained: Vec<u64> =
+            self.draining.iter().filter(|(_, of)| of.line == id).map(|(number, _)| *number).collect();
+        drained.into_iter().for_each(|number| self.end_draining(number));
     }
 
     /// An operation may stand still: then it is given up.
@@ -212,7 +295,7 @@ impl Fetcher {
             return;
         }
         self.figures.stalled += 1;
-        self.judge(number, Fate::Failed);
+        self.judge(number, Fate::Silent);
         self.fail_parts(number, Setback::Lost);
         self.finish(number, Ending::Cancel);
     }

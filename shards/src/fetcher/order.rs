@@ -11,6 +11,7 @@ use super::guard::Probe;
 use super::lines::LineId;
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 /// Candidates of a fetch that are looked at: as many as a lookup lists.
@@ -31,6 +32,8 @@ pub struct Order {
     pub arena_offset: u64,
     /// How many they are, at least 1.
     pub bytes: u64,
+    /// Demand, or what nobody waits for: that is asked for when nothing else is to be.
+    pub class: Class,
 }
 
 /// A residence that may be read.
@@ -142,8 +145,8 @@ impl Setback {
     }
 }
 
-/// The order in which fetches wait: by deadline, then by age.
-pub(super) type Turn = (Moment, u64, CopyId);
+/// The order in which fetches wait: by class, then by deadline, then by age.
+pub(super) type Turn = ((Class, Moment), u64, CopyId);
 
 impl Fetch {
     pub fn new(order: Order, candidates: &[Candidate], deadline: Moment, age: u64) -> Fetch {
@@ -169,7 +172,7 @@ impl Fetch {
     }
 
     pub fn turn(&self) -> Turn {
-        (self.deadline, self.age, self.order.copy)
+        ((self.order.class, self.deadline), self.age, self.order.copy)
     }
 
     /// The current route has failed.

@@ -54,7 +54,7 @@ impl Fetcher {
             Some(_) => {
                 self.figures.wrong_checksums += 1;
                 self.figures.bytes_wasted += u64::from(bytes);
-                self.judge(number, Fate::Failed);
+                self.judge(number, Fate::Broken);
                 self.fail_part(number, index, Setback::Corrupt);
             }
             None => self.figures.bytes_wasted += u64::from(bytes),

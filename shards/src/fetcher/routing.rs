@@ -49,7 +49,7 @@ impl Fetcher {
     fn route(&mut self, copy: CopyId, now: Moment) {
         let mut fetch = self.fetches.remove(&copy).expect("a fetch that looks for a route");
         fetch.routes.retain(|route| self.is_usable(&route.candidate.source));
-        let may_try = self.admits() && fetch.tried < self.settings.routes_max;
+        let may_try = self.admits() && fetch.tried < self.routes_max(fetch.order.class);
         let rests = |route: &Route| self.rests_until(route, now);
         let is_asked = |route: &Route| self.guard.admits(&route.candidate.source, now);
         let next = (fetch.routes.iter().position(|route| is_asked(route) && rests(route).is_none()))

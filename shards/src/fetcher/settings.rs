@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::guard::GuardSettings;
+use crate::flow::pacing::Rate;
+use crate::resilience::retry::CALLS;
 use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 
 /// Bounds of the room, for one core.
@@ -23,6 +25,10 @@ pub struct FetcherSettings {
     pub bytes_max: u64,
     /// As much of one source, so that one that stands still leaves the others room.
     pub source_bytes_max: u64,
+    /// What may be asked for over the network; as fast as sources answer if none.
+    pub rate: Option<Rate>,
+    /// As much of what nobody waits for, of all sources; a block that is larger is not asked for so.
+    pub background_bytes_max: u64,
     /// Routes tried of one fetch: the first and at most two others (chapter 3.5).
     pub routes_max: u32,
     /// Time without a request after which a connection is closed (chapter 2.10).
@@ -54,7 +60,9 @@ impl Default for FetcherSettings {
             operations_max: 4,
             bytes_max: 32 << 20,
             source_bytes_max: 16 << 20,
-            routes_max: 3,
+            rate: None,
+            background_bytes_max: 8 << 20,
+            routes_max: CALLS,
             idle_wait: Duration::from_secs(10),
             redial_min: Duration::from_millis(100),
             redial_max: Duration::from_secs(3),
@@ -76,7 +84,8 @@ impl FetcherSettings {
             (1..=GRANT_KEYS_MAX).contains(&self.residences_max),
             "an operation wants 1 to {GRANT_KEYS_MAX}"
         );
-        assert!(self.operations_max > 0 && self.routes_max > 0, "something is tried");
+        assert!(self.operations_max > 0, "something is tried");
+        assert!((1..=CALLS).contains(&self.routes_max), "a block is asked for once to {CALLS} times");
         assert!(self.source_bytes_max <= self.bytes_max, "a source has a share");
         assert!(self.redial_min <= self.redial_max, "pauses grow");
         assert!(self.placed_per_turn > 0 && self.operations_per_turn > 0, "a turn does something");

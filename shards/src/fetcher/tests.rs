@@ -1,9 +1,14 @@
 mod answers;
+mod background;
+mod flow;
 mod guard;
 mod lines;
 mod model;
+mod modes;
 mod payload;
 mod queue;
+mod retuned;
 mod rig;
 mod shared;
+mod streams;
 mod trials;

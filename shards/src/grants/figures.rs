@@ -2,11 +2,14 @@
 
 use orbitkv_wire::payload::Refusal;
 
+use crate::flow::egress::Urgency;
 use crate::shard::GrantOutcome;
 
 /// Counters of a shard's life, and the levels of now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantFigures {
+    /// Residences asked for the first time, the second and the third.
+    pub asked: [u64; 3],
     /// Residences granted.
     pub granted: u64,
     /// Answered: was here and ended.
@@ -17,6 +20,8 @@ pub struct GrantFigures {
     pub beyond_head: u64,
     /// Answered: busy.
     pub busy: u64,
+    /// Of those, residences that the egress rate would not have sent in time, by how soon they were due.
+    pub busy_for_egress: [u64; Urgency::ALL.len()],
     /// Requests for an epoch or life that is not ours.
     pub stale_epoch: u64,
     /// Requests while this node may not serve.
@@ -62,7 +67,7 @@ impl GrantFigures {
             GrantOutcome::Ended(_) => self.ended += 1,
             GrantOutcome::NeverHeld => self.never_held += 1,
             GrantOutcome::BeyondHead => self.beyond_head += 1,
-            GrantOutcome::Busy => self.busy += 1,
+            GrantOutcome::Busy | GrantOutcome::DeviceRests(_) => self.busy += 1,
         }
     }
 

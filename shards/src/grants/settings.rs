@@ -5,6 +5,8 @@ use std::time::Duration;
 use orbitkv_wire::bounds::{GRANT_MS_MAX, MEMBERS_MAX, REQUESTER_BYTES_MAX, REQUESTER_PINS_MAX};
 use orbitkv_wire::identity::{ClusterUuid, NodeId, ShardIndex};
 
+use crate::flow::pacing::Rate;
+
 /// Share of an arena slice that is lent at most: a quarter (chapter 3.2).
 const LENT_SHARE: u64 = 4;
 
@@ -38,6 +40,8 @@ pub struct GrantSettings {
     pub grant_time_max: Duration,
     /// What a requester is told to wait when it is refused.
     pub retry_after_ms: u32,
+    /// What this shard may send over the network; as fast as the line takes it if none.
+    pub egress: Option<Rate>,
 }
 
 impl GrantSettings {
@@ -65,6 +69,7 @@ impl GrantSettings {
             nodes_max: MEMBERS_MAX,
             grant_time_max: Duration::from_millis(u64::from(GRANT_MS_MAX)),
             retry_after_ms: RETRY_AFTER_MS,
+            egress: None,
         }
     }
 }

@@ -38,7 +38,7 @@ use std::time::Duration;
 use orbitkv_wire::identity::{ClusterUuid, Incarnation, NodeId};
 use orbitkv_wire::membership::{Key, MemberRecord};
 
-pub use claim::{Applicant, Holder, NotRetired, Refusal, retire};
+pub use claim::{Applicant, Holder, NotRetired, Refusal, cluster_of, retire};
 pub use doubts::{Doubt, DoubtCause};
 pub use pace::PauseBounds;
 pub use refresh::{Asker, LookPurpose, LookWish, Looked, RefreshPolicy};

@@ -1,5 +1,7 @@
 //! What the room can say of itself.
 
+use super::told::AgeFigures;
+
 /// Counters since the core began, and what is so now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannerFigures {
@@ -39,4 +41,6 @@ pub struct PlannerFigures {
     pub failures: u64,
     /// Routes of which something is remembered now.
     pub routes: u64,
+    /// What the age of what owners said came to.
+    pub ages: AgeFigures,
 }

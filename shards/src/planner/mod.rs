@@ -13,8 +13,10 @@ mod alternatives;
 mod cost;
 mod evidence;
 mod figures;
+mod preference;
 mod route;
 mod settings;
+mod told;
 mod trace;
 
 #[cfg(test)]
@@ -36,8 +38,10 @@ use evidence::Evidence;
 
 pub use alternatives::PlanKind;
 pub use figures::PlannerFigures;
+pub use preference::Preference;
 pub use route::{Choice, Load, Route, Trial, TrialOutcome, Want};
 pub use settings::{Mode, PlannerSettings};
+pub use told::{AGE_BOUNDS, AgeFigures, ByAge, Told};
 pub use trace::{REPLANS, Reason, RouteTrace, TracedPlan, TracedRoute};
 
 /// The planner of one core.
@@ -90,6 +94,11 @@ impl Planner {
             awaited: BTreeMap::new(),
             figures: PlannerFigures::default(),
         }
+    }
+
+    /// What is done with plans from now on; batches that were planned before end as they began.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.settings.mode = mode;
     }
 
     /// For each block of a batch, the position of the choice that is to be asked before the others; none if their
@@ -230,8 +239,8 @@ impl Planner {
                 _ => None,
             });
             let successes = price.map(|price| price.successes as u32);
-            let (age, bytes) = (price.map(|price| price.age), want.bytes);
-            routes.push(TracedRoute { route, blocks: 1, bytes, successes, age });
+            let (age, bytes, told) = (price.map(|price| price.age), want.bytes, want.choices[choice].told);
+            routes.push(TracedRoute { route, blocks: 1, bytes, successes, age, told });
         }
         let traced = |plan: &Alternative| TracedPlan {
             kind: plan.kind,
@@ -266,6 +275,11 @@ impl Planner {
         self.figures.failures += u64::from(trial.outcome != TrialOutcome::Usable);
         if let Some(trace) = self.trace_of(trial.copy) {
             trace.on_replan(trial.outcome);
+            let told =
+                trace.routes.iter().find(|traced| traced.route == trial.route).map(|traced| traced.told);
+            if let Some(told) = told {
+                self.figures.ages.on_asked(&told, trial.outcome);
+            }
         }
         let says_something = match trial.route {
             Route::Peer { source, .. } => is_alive(&self.members, &self.excluded, &source),
@@ -305,6 +319,7 @@ impl Planner {
         if let Some(followed) = trace.predicted(trace.followed()) {
             figures.judged += 1;
             figures.within_margin += u64::from(trace.ready <= followed.predicted + followed.margin);
+            figures.ages.on_judged(trace, followed.predicted);
         }
         if !trace.is_followed && trace.planned != PlanKind::Fixed {
             let planned = trace.predicted(trace.planned).expect("what was planned was priced");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use orbitkv_wire::identity::Medium;
 use orbitkv_wire::inventory::SourceStream;
 
+use super::told::Told;
 use crate::residents::CopyId;
 
 /// A way in which blocks become usable.
@@ -52,6 +53,8 @@ pub struct Choice {
     pub bytes: u64,
     /// What the engine says that it costs: of Recompute alone, which without it is no choice.
     pub declared: Option<Duration>,
+    /// What its owner has said. It decides nothing.
+    pub told: Told,
 }
 
 /// A block of a batch.

@@ -5,3 +5,4 @@ mod evidence;
 mod oracle;
 mod policy;
 mod rig;
+mod told;

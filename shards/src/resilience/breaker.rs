@@ -120,6 +120,20 @@ impl Default for Rule {
     }
 }
 
+impl Rule {
+    /// # Panics
+    /// If a number is out of the bounds it states.
+    fn assert_valid(self) {
+        match self {
+            Rule::Consecutive { failures } => assert!(failures > 0, "no call would ever pass"),
+            Rule::Share { window_calls, threshold } => {
+                assert!((1..=WINDOW_CALLS_MAX).contains(&window_calls), "a window of {window_calls} calls");
+                assert!(threshold > 0.0 && threshold <= 1.0, "a share of {threshold}");
+            }
+        }
+    }
+}
+
 impl Default for Breaker {
     fn default() -> Breaker {
         Breaker::new(Rule::default(), OPEN_FOR)
@@ -133,13 +147,7 @@ impl Breaker {
     /// If a number of the rule is out of the bounds it states.
     #[must_use]
     pub fn new(rule: Rule, open_for: Duration) -> Breaker {
-        match rule {
-            Rule::Consecutive { failures } => assert!(failures > 0, "no call would ever pass"),
-            Rule::Share { window_calls, threshold } => {
-                assert!((1..=WINDOW_CALLS_MAX).contains(&window_calls), "a window of {window_calls} calls");
-                assert!(threshold > 0.0 && threshold <= 1.0, "a share of {threshold}");
-            }
-        }
+        rule.assert_valid();
         Breaker {
             rule,
             open_for,
@@ -150,6 +158,23 @@ impl Breaker {
             opens: 0,
             rejected: 0,
         }
+    }
+
+    /// From now on it has another rule and another pause. A closed one begins to look back anew; how it stands stays,
+    /// and so does a pause that has begun.
+    ///
+    /// # Panics
+    /// As [`Breaker::new`].
+    pub fn retune(&mut self, rule: Rule, open_for: Duration) {
+        rule.assert_valid();
+        (self.rule, self.open_for) = (rule, open_for);
+        self.window.clear();
+        self.failures = 0;
+    }
+
+    /// Lets every call pass again, whatever it has seen: what calls come to that are out decides nothing.
+    pub fn close(&mut self) {
+        self.enter(State::Closed);
     }
 
     /// Whether a call may go out now.

@@ -206,6 +206,11 @@ impl<Value> SettingsCache<Value> {
         }
     }
 
+    /// The store is said to have changed: it is read at the next tick.
+    pub fn hasten(&mut self, now: Moment) {
+        self.due = self.due.min(now);
+    }
+
     /// What holds for this node.
     #[must_use]
     pub fn value(&self) -> &Value {

@@ -2,9 +2,13 @@
 //! requests together may make. Retries of several layers multiply, so a node has one place that retries and
 //! one budget; the number of the attempt travels with the request, so that nobody below retries as well.
 
+mod every_window;
+
 use std::time::Duration;
 
 use crate::time::Moment;
+
+pub use every_window::EveryWindow;
 
 /// Calls that may be made for one request of a node: the first plan and two more.
 pub const CALLS: u32 = 3;
@@ -50,8 +54,6 @@ pub enum Span {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryBudget {
     extra_share: f64,
-    /// Extra calls that are allowed however few first ones there were.
-    least: u64,
     span: Span,
     parts: [Part; WINDOW_PARTS],
 }
@@ -118,14 +120,7 @@ impl RetryBudget {
     /// A budget of so many extra calls for each first call.
     #[must_use]
     pub fn new(extra_share: f64, span: Span) -> RetryBudget {
-        RetryBudget { extra_share, least: 0, span, parts: [Part::default(); WINDOW_PARTS] }
-    }
-
-    /// The same, with so many extra calls in a window of few first calls: their share would be less than one
-    /// request needs. Where the share is more, it alone counts.
-    #[must_use]
-    pub const fn or_at_least(self, extra: u64) -> RetryBudget {
-        RetryBudget { least: extra, ..self }
+        RetryBudget { extra_share, span, parts: [Part::default(); WINDOW_PARTS] }
     }
 
     fn part(&mut self, now: Moment) -> &mut Part {
@@ -166,7 +161,7 @@ impl RetryBudget {
     pub fn allow(&mut self, now: Moment) -> bool {
         self.part(now);
         let (first, extra) = self.totals();
-        let room = (self.extra_share * first as f64).max(self.least as f64);
+        let room = self.extra_share * first as f64;
         match self.span {
             Span::Whole => extra as f64 <= room,
             Span::Sliding(_) => {
@@ -266,16 +261,6 @@ mod tests {
             again(&mut retries, at(12_000)) && !again(&mut retries, at(12_000)),
             "old calls are forgotten"
         );
-    }
-
-    #[test]
-    fn few_first_calls_have_the_least_and_many_their_share_alone() {
-        let mut budget = RetryBudget::new(EXTRA_SHARE, Span::Sliding(BUDGET_WINDOW)).or_at_least(3);
-        let allowed = |budget: &mut RetryBudget, now| (0..100).filter(|_| budget.allow(now)).count();
-        assert_eq!(allowed(&mut budget, at(0)), 3);
-        (0..50).for_each(|_| budget.on_call(Attempt(0), at(1)));
-        assert_eq!(allowed(&mut budget, at(1)), 2, "5 of 50, of which 3 were made");
-        assert_eq!(allowed(&mut budget, at(12_000)), 3, "the window has moved on");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub struct LostWrite {
 }
 
 /// A residence that is being read again.
-struct Reread {
+pub(super) struct Reread {
     entry: EntryRef,
     placement: Placement,
     copy: CopyId,
@@ -73,6 +73,8 @@ pub(super) struct Audit {
     interval: Option<Duration>,
     /// The next block is not read before.
     due: Moment,
+    /// When a block was last read again, or the first came that can be.
+    pub progressed: Moment,
     /// The key after which the search goes on.
     after: Option<StateKey>,
     reread: Option<Reread>,
@@ -81,7 +83,14 @@ pub(super) struct Audit {
 
 impl Audit {
     pub fn new(interval: Option<Duration>) -> Audit {
-        Audit { interval, due: Moment(0), after: None, reread: None, lost: VecDeque::new() }
+        Audit {
+            interval,
+            due: Moment(0),
+            progressed: Moment(0),
+            after: None,
+            reread: None,
+            lost: VecDeque::new(),
+        }
     }
 
     /// Copies that it uses.
@@ -94,6 +103,20 @@ impl Shard {
     /// The next residence that was found lost.
     pub fn poll_lost(&mut self) -> Option<LostWrite> {
         self.audit.lost.pop_front()
+    }
+
+    /// How long no block was read again; none if there is nothing to audit.
+    pub(super) fn audit_age(&self) -> Option<Duration> {
+        let has_some = self.audit.interval.is_some() && self.counters.ssd_residents > 0 && self.writes_back();
+        has_some.then(|| self.heard().since(self.audit.progressed))
+    }
+
+    /// Another pause between two blocks from now on; none reads none again.
+    pub fn set_audit_interval(&mut self, interval: Option<Duration>, now: Moment) {
+        self.audit.interval = interval;
+        if let Some(interval) = interval {
+            self.audit.due = self.audit.due.min(now + interval);
+        }
     }
 
     /// When the next block is to be read again, if there is any.
@@ -110,7 +133,7 @@ impl Shard {
         }
         self.audit.due = now + interval;
         let is_idle = self.transfers.is_empty() && self.fill_queue.is_empty() && self.write_queue.is_empty();
-        if self.draining || !self.is_settled() || !is_idle {
+        if self.draining || !self.is_settled() || !is_idle || !self.device_guard.is_closed() {
             return;
         }
         let Some((entry, placement, bytes)) = self.next_audited() else { return };
@@ -119,7 +142,7 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
-        self.queue_read(copy);
+        self.queue_read(copy, 0);
         self.audit.reread = Some(Reread { entry, placement, copy });
     }
 
@@ -160,6 +183,7 @@ impl Shard {
         };
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Audit);
+        self.device_guard.begin_read(id);
         Some(Order { id, kind: OrderKind::Read, arena_offset, file_offset, payload_bytes, checksum: None })
     }
 
@@ -169,6 +193,7 @@ impl Shard {
             self.residents.entry(id).ssd.residence().is_some_and(|(present, _)| present == placement)
         });
         self.counters.audited += 1;
+        self.audit.progressed = self.heard();
         match outcome {
             Err(errno) => {
                 self.on_read_error(errno);
@@ -190,7 +215,7 @@ impl Shard {
     }
 
     /// Gives back what the audit held.
-    fn end_audit(&mut self) -> Reread {
+    pub(super) fn end_audit(&mut self) -> Reread {
         let reread = self.audit.reread.take().expect("one block is read again at a time");
         self.log.as_mut().expect("it reads from a log").end_read(&reread.placement);
         self.unpin(reread.copy);

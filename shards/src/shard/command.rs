@@ -1,13 +1,16 @@
 //! What a core may ask a shard, and what the shard answers. Commands own their data, so that
 //! they can travel by mail to another core; the answer names the request by its tag.
 
-use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Place, SlotRecord};
+use orbitkv_wire::engine::answers::{
+    BlockRecord, CommitOutcome, EvictOutcome, Place, PrefetchOutcome, SlotRecord,
+};
 use orbitkv_wire::identity::ShardIndex;
 use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, KeyHash, Medium, NamespaceDigest, Sequence};
 
 use crate::coverage::CoreCoverage;
 use crate::leases::{ConnectionId, InstanceId, LeaseError, LeaseToken};
 use crate::reservations::ReservationId;
+use crate::time::Moment;
 
 /// Names an unanswered command: the core that sent it and that core's own number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,6 +111,17 @@ pub enum Command {
         /// The keys.
         keys: Vec<Key>,
     },
+    /// Bring these keys into DRAM before they are acquired, as far as nobody is in the way. Answered at once.
+    Prefetch {
+        /// Who will want them: with its end they are wanted no more.
+        connection: ConnectionId,
+        /// Namespaces the keys refer to.
+        namespaces: Vec<NamespaceDigest>,
+        /// The keys.
+        keys: Vec<Key>,
+        /// When they will have been acquired.
+        until: Moment,
+    },
     /// Stop an Acquire or a Sync; it is answered by what had not come yet.
     Cancel {
         /// The command to stop.
@@ -184,6 +198,7 @@ impl Command {
             Command::Query { keys, .. } | Command::Acquire { keys, .. } | Command::Evict { keys, .. } => {
                 keys.len()
             }
+            Command::Prefetch { keys, .. } => keys.len(),
             Command::Reserve { keys, .. } => keys.len(),
             Command::Commit { reservations, .. } | Command::Abort { reservations, .. } => reservations.len(),
             Command::List { limit, .. } => *limit as usize,
@@ -259,6 +274,8 @@ pub enum Outcome {
         /// Whether every key of the command has been answered.
         done: bool,
     },
+    /// Prefetch: what is done about each key.
+    Prefetched(Vec<(u32, PrefetchOutcome)>),
     /// Acquire, Attach, Release or a holding Query could not be done.
     LeaseRefused(LeaseError),
     /// Attach: this shard's blocks of the lease.

@@ -1,4 +1,4 @@
-//! Blocks that peers have: an Acquire seeks what is not here, and what is found is fetched into a slot.
+//! Blocks that peers have: an Acquire, or a wish, seeks what is not here, and what is found is fetched into a slot.
 //!
 //! The shard knows of no peer. It says what it seeks, is told whether anybody may have it and how large it is,
 //! takes a slot, and is told at the end whether the bytes are there and right. A fetched block becomes a
@@ -11,23 +11,32 @@ use orbitkv_wire::identity::{KeyHash, Medium};
 
 use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means, Waiter};
 use super::save::{Eviction, slot_bytes};
+use super::wishes::WishEnd;
 use super::{Shard, Tag};
 use crate::key::{EntryId, StateKey};
 use crate::leases::LeaseToken;
-use crate::residents::{CopyId, Dram};
+use crate::residents::{CopyId, Dram, Provenance, Ssd};
+use crate::resilience::gate::Class;
+use crate::slab::Slot;
+use crate::time::Moment;
 
-/// A block that an Acquire wants and that is not here.
+/// Who wants a block that is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seeker {
+    /// An Acquire, at this position of it.
+    Acquire { tag: Tag, index: u32, token: LeaseToken },
+    /// A wish, by its number.
+    Prefetch(u64),
+}
+
+/// A block that is wanted and that is not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seek {
-    /// The Acquire.
-    pub tag: Tag,
-    /// Position of the block in it.
-    pub index: u32,
     /// The block.
     pub key: StateKey,
     /// Its placement hash.
     pub hash: KeyHash,
-    pub(super) token: LeaseToken,
+    pub(super) by: Seeker,
 }
 
 /// A block to be brought into a slot.
@@ -43,6 +52,10 @@ pub struct FetchOrder {
     pub arena_offset: u64,
     /// How many they are.
     pub bytes: u64,
+    /// Demand, or what nobody waits for.
+    pub class: Class,
+    /// When it is of no use any more, if that is earlier than whoever brings it gives up.
+    pub until: Option<Moment>,
 }
 
 /// What a shard wants of whoever speaks to peers.
@@ -52,6 +65,8 @@ pub enum FetchEffect {
     Fetch(FetchOrder),
     /// Nobody wants it any more: report it as soon as nothing writes into its slot.
     Cancel(CopyId),
+    /// What nobody waited for is demand from now on.
+    Promote(CopyId),
 }
 
 /// What is sought and fetched.
@@ -72,17 +87,19 @@ impl Shard {
     /// The next block that is sought; to be answered once with [`Shard::on_sought`].
     pub fn poll_seek(&mut self) -> Option<Seek> {
         while let Some(seek) = self.fetches.seeks.pop_front() {
-            if self.acquires.contains_key(&seek.tag) {
+            if let Seeker::Acquire { tag, .. } = seek.by
+                && self.acquires.contains_key(&tag)
+            {
                 return Some(seek);
             }
         }
-        None
+        self.poll_seek_ahead()
     }
 
     /// Whether something is sought.
     #[must_use]
     pub fn has_seeks(&self) -> bool {
-        !self.fetches.seeks.is_empty()
+        !self.fetches.seeks.is_empty() || self.has_seeks_ahead()
     }
 
     /// Whether whoever speaks to peers has something to do for the shard.
@@ -98,48 +115,86 @@ impl Shard {
 
     /// Makes an Acquire wait for the answer of those who know of peers.
     pub(super) fn seek(&mut self, tag: Tag, index: u32, key: StateKey, hash: KeyHash, token: LeaseToken) {
-        self.fetches.seeks.push_back(Seek { tag, index, key, hash, token });
+        self.fetches.seeks.push_back(Seek { key, hash, by: Seeker::Acquire { tag, index, token } });
     }
 
     /// A peer may have a block of so many bytes; or none does, as far as is known.
     pub fn on_sought(&mut self, seek: Seek, bytes: Option<u64>) {
-        let Seek { tag, index, key, hash, token } = seek;
+        let Seek { key, hash, by } = seek;
+        let (tag, index, token) = match by {
+            Seeker::Acquire { tag, index, token } => (tag, index, token),
+            Seeker::Prefetch(number) => {
+                self.on_sought_ahead(number, bytes);
+                self.begin_prefetches();
+                return self.assert_invariants();
+            }
+        };
         if !self.acquires.contains_key(&tag) {
             return;
         }
         let mut means = Means::held();
         let found = self.residents.find(hash, &key);
         let record = match (found, bytes) {
-            // It has come meanwhile.
+            (Some(id), Some(bytes)) if self.is_barred(id) && self.residents.entry(id).bytes == bytes => {
+                self.count_barred();
+                self.begin_fetch((tag, index, token), key, hash, found, bytes, &mut means)
+            }
+            // It has come meanwhile, or is here and nobody else has it.
             (Some(id), _) => self.acquire_one(tag, token, index, Some(id), &mut means),
             (None, None) => self.acquire_one(tag, token, index, None, &mut means),
-            (None, Some(bytes)) => self.begin_fetch(seek, bytes, &mut means),
+            (None, Some(bytes)) => self.begin_fetch((tag, index, token), key, hash, None, bytes, &mut means),
         };
         let job = self.acquires.get_mut(&tag).expect("just seen");
         job.wait_also_for(means);
         if let Some(record) = record {
             self.decide(tag, record);
         }
+        self.begin_prefetches();
         self.assert_invariants();
     }
 
+    /// Takes a slot for a block of a peer; `barred` is its entry if it is here and not read now.
     fn begin_fetch(
         &mut self,
-        seek: Seek,
+        (tag, index, token): (Tag, u32, LeaseToken),
+        key: StateKey,
+        hash: KeyHash,
+        barred: Option<EntryId>,
         bytes: u64,
         means: &mut Means,
     ) -> Option<orbitkv_wire::engine::answers::BlockRecord> {
-        let Seek { tag, index, key, hash, token } = seek;
         if bytes == 0 || !self.leases.fits(token, slot_bytes(bytes)) {
             return Some(self.busy(index));
         }
         let mut eviction = Eviction::Allowed;
-        if !self.make_entry_room(&mut eviction) {
+        if barred.is_none() && !self.make_entry_room(&mut eviction) {
             return Some(self.busy(index));
         }
         let Ok(slot) = self.allocate(bytes, &mut eviction) else { return Some(self.busy(index)) };
+        let id = barred.unwrap_or_else(|| self.insert_of_peer(key, hash, bytes));
+        let copy = self.start_fetch(id, key, hash, slot, (Class::Demand, None));
+        means.wait_for(copy);
+        self.wait_for(copy, tag, token, index, bytes)
+    }
+
+    /// An entry for a block that a peer may have.
+    pub(super) fn insert_of_peer(&mut self, key: StateKey, hash: KeyHash, bytes: u64) -> EntryId {
         self.namespaces.retain(key.namespace);
         let id = self.residents.insert(key, hash, bytes);
+        self.residents.entry_mut(id).provenance = Provenance::Peer;
+        id
+    }
+
+    /// Orders the block of an entry, which a peer may have, into this slot.
+    pub(super) fn start_fetch(
+        &mut self,
+        id: EntryId,
+        key: StateKey,
+        hash: KeyHash,
+        slot: Slot,
+        (class, until): (Class, Option<Moment>),
+    ) -> CopyId {
+        let bytes = self.residents.entry(id).bytes;
         let copy = self.residents.insert_copy(slot, Some(id));
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
@@ -155,10 +210,9 @@ impl Shard {
             place: Place::PeerDram,
         };
         self.fills.insert(copy, fill);
-        let order = FetchOrder { copy, key, hash, arena_offset: slot.offset, bytes };
+        let order = FetchOrder { copy, key, hash, arena_offset: slot.offset, bytes, class, until };
         self.fetches.effects.push_back(FetchEffect::Fetch(order));
-        means.wait_for(copy);
-        self.wait_for(copy, tag, token, index, bytes)
+        copy
     }
 
     /// The bytes of a fetch are in its slot and proved right.
@@ -173,10 +227,20 @@ impl Shard {
             Medium::Ssd => Place::PeerSsd,
         };
         let fill = &self.fills[&copy];
-        if let Some(id) = self.filling_entry(fill, copy) {
+        let shown = self.filling_entry(fill, copy);
+        // What is on both media is the same bytes: a peer that has others under this name has not this block.
+        let is_ours = shown.is_none_or(|id| {
+            let entry = self.residents.entry(id);
+            entry.ssd.residence().is_none() || entry.checksum == Some(checksum)
+        });
+        if !is_ours {
+            return self.on_fetch_failed(copy, BlockOutcome::Missing);
+        }
+        if let Some(id) = shown {
             self.residents.entry_mut(id).checksum = Some(checksum);
         }
         self.finish_fill(copy);
+        self.begin_prefetches();
         self.assert_invariants();
     }
 
@@ -190,19 +254,24 @@ impl Shard {
             self.counters.misses += self.fills[&copy].waiters.len() as u64;
         }
         self.abandon_fill(copy, outcome);
+        self.begin_prefetches();
         self.assert_invariants();
     }
 
-    /// Whether anybody waits for a fetch: one that was given up may be wanted again.
+    /// Whether anybody waits for a fetch, or wants it ahead: one that was given up may be wanted again.
     #[must_use]
     pub fn is_wanted(&self, copy: CopyId) -> bool {
-        self.fills.get(&copy).is_some_and(|fill| !fill.waiters.is_empty() || !fill.pins.is_empty())
+        let waits = |fill: &Fill| !fill.waiters.is_empty() || !fill.pins.is_empty();
+        self.fills.get(&copy).is_some_and(waits) || self.prefetches.has(copy)
     }
 
     /// The fetch that is all there is of an entry.
     pub(super) fn fetch_of(&self, id: EntryId) -> Option<CopyId> {
-        match self.residents.entry(id).dram {
-            Dram::Filling(copy) if self.fills[&copy].placement.is_none() => Some(copy),
+        let entry = self.residents.entry(id);
+        match entry.dram {
+            Dram::Filling(copy) if self.fills[&copy].placement.is_none() && entry.ssd == Ssd::Absent => {
+                Some(copy)
+            }
             _ => None,
         }
     }
@@ -217,7 +286,9 @@ impl Shard {
         let freed = self.residents.withdraw(copy);
         assert!(freed.is_none(), "the fill pins its copy");
         self.end_if_bare(id);
-        if self.fills[&copy].pins.is_empty() {
+        // The end of a wish gives up what was fetched for it alone.
+        let was_ahead = self.end_wish_of(copy, WishEnd::Met);
+        if !was_ahead && self.fills[&copy].pins.is_empty() {
             self.cancel_fetch(copy);
         }
         waiters

@@ -1,8 +1,10 @@
 //! What a shard can say about itself: counters and levels, as plain numbers.
 
+use std::time::Duration;
+
 use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex};
 
-use super::Shard;
+use super::{DeviceStanding, Shard};
 use crate::segment_log::{LogState, OffReason};
 
 /// Counters of a shard's life. Names say what is counted; none ever goes down but the levels of
@@ -42,6 +44,31 @@ pub struct Counters {
     pub write_backs_done: u64,
     pub write_backs_given_up: u64,
     pub write_queue_peak: u64,
+    /// Blocks of a Prefetch that were taken; each ends as one of those down to `prefetch_failed`.
+    pub prefetch_taken: u64,
+    pub prefetch_arrived: u64,
+    pub prefetch_met: u64,
+    pub prefetch_missing: u64,
+    pub prefetch_no_room: u64,
+    pub prefetch_expired: u64,
+    pub prefetch_cancelled: u64,
+    pub prefetch_yielded: u64,
+    pub prefetch_failed: u64,
+    /// Blocks of a Prefetch that were refused at once.
+    pub prefetch_full: u64,
+    pub prefetch_refused_room: u64,
+    /// Blocks brought ahead that an Acquire found in DRAM in time, and those that none did.
+    pub prefetch_used: u64,
+    pub prefetch_unused: u64,
+    pub prefetch_bytes_peak: u64,
+    /// Payload bytes in DRAM of blocks that peers have sent, now.
+    pub fetched_bytes: u64,
+    /// Blocks of peers that an Acquire found in DRAM again.
+    pub fetched_reused: u64,
+    /// Blocks of our own that left DRAM although one of a peer could have.
+    pub fetched_kept: u64,
+    /// Blocks of peers that left DRAM to make room, or with their last user.
+    pub fetched_dropped: u64,
 }
 
 /// State of the SSD tier.
@@ -57,6 +84,8 @@ pub struct SsdFigures {
     pub free_bytes: u64,
     /// Bytes retired because what was read there proved wrong.
     pub quarantined_bytes: u64,
+    /// Whether its device is left alone.
+    pub device: DeviceStanding,
 }
 
 /// One shard's figures at one moment.
@@ -106,13 +135,27 @@ pub struct Figures {
     pub write_backs_in_flight: u64,
     /// Device operations under way.
     pub transfers: u64,
+    /// Slot bytes of blocks that are brought ahead, or were and are not acquired yet.
+    pub prefetch_bytes: u64,
+    /// Blocks wanted ahead that have not come.
+    pub prefetch_waiting: u64,
     /// Namespaces with something in them.
     pub namespaces: u64,
+    /// How long the audit has read no block; none if it has nothing to read.
+    pub audit_age: Option<Duration>,
+    /// How long nothing of the segment that is being emptied was moved or dropped; none if none is.
+    pub reclaim_age: Option<Duration>,
     /// SSD tier, if there is one.
     pub ssd: Option<SsdFigures>,
 }
 
 impl Shard {
+    /// Device operations under way.
+    #[must_use]
+    pub fn transfers(&self) -> usize {
+        self.transfers.len()
+    }
+
     /// Its figures now.
     #[must_use]
     pub fn figures(&self) -> Figures {
@@ -144,7 +187,11 @@ impl Shard {
             write_backs_queued: self.write_queue.len() as u64,
             write_backs_in_flight: self.writes_in_flight as u64,
             transfers: self.transfers.len() as u64,
+            prefetch_bytes: self.prefetches.charged_bytes,
+            prefetch_waiting: self.prefetches.wishes.len() as u64,
             namespaces: self.namespaces.iter().filter(|(_, _, residents)| *residents > 0).count() as u64,
+            audit_age: self.audit_age(),
+            reclaim_age: (!self.reclaims.is_empty()).then(|| self.heard().since(self.reclaim_progressed)),
             ssd: self.log.as_ref().map(|log| {
                 let accounting = log.accounting();
                 SsdFigures {
@@ -156,6 +203,7 @@ impl Shard {
                     live_bytes: accounting.shares.live_bytes,
                     free_bytes: accounting.shares.free_bytes + accounting.shares.unwritten_bytes,
                     quarantined_bytes: accounting.shares.quarantined_bytes,
+                    device: self.device_standing(),
                 }
             }),
         }

@@ -6,6 +6,7 @@
 //! write-back, and the others get it computed once, by the driver, in steps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
@@ -63,6 +64,8 @@ pub enum GrantOutcome {
     BeyondHead,
     /// No memory for it now.
     Busy,
+    /// It is on SSD alone, whose device is left alone for so long.
+    DeviceRests(Duration),
 }
 
 /// What became of a pin.
@@ -332,9 +335,14 @@ impl Shard {
             Dram::Resident { copy, .. } if checksum.is_some() => (copy, PinState::Decided),
             Dram::Resident { copy, .. } => (copy, PinState::Summing(self.sum(id, copy, pin))),
             Dram::Filling(copy) => {
+                self.hurry(copy);
                 let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
                 fill.pins.push(pin);
                 (copy, PinState::Reading)
+            }
+            Dram::Absent if !self.admits_reads() => {
+                self.count_barred();
+                return GrantOutcome::DeviceRests(self.device_rest());
             }
             Dram::Absent => match self.stage(id, eviction) {
                 Some(copy) => {
@@ -385,7 +393,7 @@ impl Shard {
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
         self.log.as_mut().expect("an SSD residence lies in a log").begin_read(&placement);
-        let stage = FillStage::Queued(self.queue_read(copy));
+        let stage = FillStage::Queued(self.queue_read(copy, 0));
         let entry = self.residents.reference(id);
         let pins = Vec::new();
         self.pins.stages.insert(copy, Stage { entry, placement, payload_bytes, checksum, stage, pins });
@@ -400,6 +408,7 @@ impl Shard {
         let (file_offset, payload_bytes) = (stage.placement.offset, stage.payload_bytes);
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Stage(copy));
+        self.device_guard.begin_read(id);
         Some(Order { id, kind: OrderKind::Read, arena_offset, file_offset, payload_bytes, checksum: None })
     }
 
@@ -434,6 +443,18 @@ impl Shard {
             }
         }
         self.unpin(copy);
+    }
+
+    /// A stage that the device has not been given ends without its bytes; false if this copy is none.
+    pub(super) fn fail_stage(&mut self, copy: CopyId) -> bool {
+        if !self.pins.stages.contains_key(&copy) {
+            return false;
+        }
+        for pin in self.end_stage(copy).pins {
+            self.pins.decide(PinEvent::Failed { pin, cause: FailureCause::DeviceError });
+        }
+        self.unpin(copy);
+        true
     }
 
     /// Takes a stage out; its copy is still to be unpinned.

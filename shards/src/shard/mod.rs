@@ -7,13 +7,17 @@
 
 mod audit;
 pub mod command;
+mod device_guard;
 pub mod fetch;
 mod figures;
 pub mod grant;
 mod life;
+pub mod prefetch;
 mod recover;
 mod save;
+mod stages;
 mod tiers;
+mod wishes;
 mod withdraw;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,24 +29,28 @@ use orbitkv_wire::identity::{Incarnation, KeyHash, Medium, NamespaceDigest, Shar
 
 use crate::admission::Pool;
 use crate::drop_memory::DropMemory;
-use crate::eviction::{DramPolicy, EvictionPolicy};
+use crate::eviction::{DramPolicy, EvictionPolicy, Lru};
 use crate::journal::{Journal, JournalSettings};
 use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseSettings, LeasedBlock, Leases};
 use crate::namespaces::Namespaces;
 use crate::reservations::Reservations;
-use crate::residents::{CopyId, Dram, EntryRef, LifeNumber, Residents, Ssd};
+use crate::residents::{CopyId, Dram, EntryRef, LifeNumber, Provenance, Residents, Ssd};
+use crate::retention::Retention;
 use crate::segment_log::{BlockName, GeometryError, LogState, Placement, SegmentLog, SegmentLogSettings};
 use crate::slab::{Slab, SlabSettings, SlotId};
 use crate::time::Moment;
 
 pub use audit::{Finder, LostCause, LostWrite};
 pub use command::{Command, Key, Outcome, PeersPart, Places, Reply, Tag};
+pub use device_guard::{DeviceGuardSettings, DeviceStanding, READ_BUDGET};
 pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
+pub use stages::{Stage, StageNote};
 pub use tiers::{Order, OrderKind, TransferId};
+pub use wishes::PrefetchSettings;
 
 /// Copies of ended leases that one command or step unpins: as many as one lease has at most. A process that dies
 /// may have had half of a large slice under leases, and its end is no reason to hold the core for so long.
@@ -75,8 +83,16 @@ pub struct ShardSettings {
     pub blocks_max: u64,
     /// Failed reads in a row, over all blocks, after which the SSD tier is turned off.
     pub read_failures_in_a_row_max: u32,
+    /// Failed writes in a row, over all blocks, after which it is.
+    pub write_failures_in_a_row_max: u32,
+    /// When the device is left alone for a while.
+    pub device_guard: DeviceGuardSettings,
     /// Entries that one step puts again in a new life, at least 1. [`LIFE_SLICE_ENTRIES`].
     pub life_slice_entries: usize,
+    /// What is brought into DRAM before it is asked for.
+    pub prefetch: PrefetchSettings,
+    /// What becomes of blocks that peers have sent.
+    pub retention: Retention,
     /// Between two blocks on SSD that are read again to see whether they are what was written; none if none is.
     pub audit_interval: Option<Duration>,
 }
@@ -101,6 +117,8 @@ pub struct Shard {
     slab: Slab,
     slot_owners: HashMap<SlotId, CopyId>,
     policy: DramPolicy,
+    /// Of those that the policy knows, blocks that peers have sent and that are weighed, by their last use.
+    fetched: Lru,
     journal: Journal,
     drops: DropMemory,
     namespaces: Namespaces,
@@ -115,7 +133,9 @@ pub struct Shard {
     /// Fills and stages that the device has not been given, by turn.
     fill_queue: BTreeMap<u64, CopyId>,
     next_fill: u64,
+    device_guard: device_guard::DeviceGuard,
     fetches: fetch::Fetches,
+    prefetches: wishes::Prefetches,
     /// Acquires of which something is decided and not told.
     decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
@@ -130,6 +150,7 @@ pub struct Shard {
     reclaims: VecDeque<(EntryId, Placement)>,
     /// Something was reclaimed since the last order was asked for.
     reclaimed: bool,
+    reclaim_progressed: Moment,
     clears: VecDeque<withdraw::ClearJob>,
     audit: audit::Audit,
     /// The present life.
@@ -138,6 +159,7 @@ pub struct Shard {
     /// Where the search for a cold block on SSD alone goes on.
     cold_hand: Option<StateKey>,
     moves: VecDeque<Order>,
+    stages: stages::Stages,
     replies: VecDeque<Reply>,
     ended: Vec<LeasedBlock>,
     draining: bool,
@@ -159,6 +181,7 @@ impl Shard {
             slab: Slab::new(settings.slab),
             slot_owners: HashMap::with_capacity(blocks),
             policy: DramPolicy::new(blocks),
+            fetched: Lru::new(if settings.retention == Retention::Weigh { blocks } else { 0 }),
             journal: Journal::new(settings.journal),
             drops: DropMemory::new(settings.drop_memory_entries),
             namespaces: Namespaces::new(orbitkv_wire::bounds::NAMESPACES_MAX),
@@ -172,7 +195,9 @@ impl Shard {
             pins: grant::Pins::default(),
             fill_queue: BTreeMap::new(),
             next_fill: 0,
+            device_guard: device_guard::DeviceGuard::new(settings.device_guard),
             fetches: fetch::Fetches::default(),
+            prefetches: wishes::Prefetches::default(),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),
@@ -185,12 +210,14 @@ impl Shard {
             read_failures_in_a_row: 0,
             reclaims: VecDeque::new(),
             reclaimed: false,
+            reclaim_progressed: Moment(0),
             clears: VecDeque::new(),
             audit: audit::Audit::new(settings.audit_interval),
             life: LifeNumber(0),
             beginning: None,
             cold_hand: None,
             moves: VecDeque::new(),
+            stages: stages::Stages::default(),
             replies: VecDeque::new(),
             ended: Vec::new(),
             draining: false,
@@ -216,6 +243,8 @@ impl Shard {
     /// Carries a command out, as far as it goes now. Every command is answered through
     /// [`Shard::poll_reply`], exactly once but for the parts of an Acquire.
     pub fn execute(&mut self, tag: Tag, command: Command, now: Moment) {
+        self.stages.on_command(tag);
+        self.hear(now);
         match command {
             Command::Query { namespaces, keys, hold } => self.query(tag, namespaces, keys, hold, now),
             Command::Reserve { connection, namespace, race, keys } => {
@@ -224,6 +253,9 @@ impl Shard {
             Command::Commit { connection, reservations } => self.commit(tag, connection, &reservations),
             Command::Abort { connection, reservations } => self.abort(tag, connection, &reservations),
             Command::Acquire { holder, namespaces, keys } => self.acquire(tag, holder, &namespaces, &keys),
+            Command::Prefetch { connection, namespaces, keys, until } => {
+                self.prefetch(tag, connection, (&namespaces, &keys), until);
+            }
             Command::Cancel { tag: target, deadline } => {
                 self.cancel(target, deadline);
                 self.answer(tag, Outcome::Done);
@@ -244,12 +276,14 @@ impl Shard {
             }
             Command::Sync => self.sync(tag),
             Command::Disconnected { connection } => {
+                self.forget_wishes_of(connection);
                 self.leases.on_disconnected(connection, &mut self.ended);
                 self.unpin_ended();
                 let claims = self.reservations.has_any(connection) || self.leases.has_share(connection);
                 self.answer(tag, Outcome::Disconnected { claims });
             }
             Command::Gone { connection } => {
+                self.forget_wishes_of(connection);
                 for reservation in self.reservations.take_all(connection) {
                     self.give_back(reservation);
                 }
@@ -259,6 +293,7 @@ impl Shard {
             }
             Command::Drain => {
                 self.draining = true;
+                self.forget_wishes();
                 self.answer(tag, Outcome::Done);
             }
             Command::BeginLife(incarnation) => self.begin_life(tag, incarnation),
@@ -267,6 +302,7 @@ impl Shard {
                 self.answer(tag, Outcome::Figures(figures));
             }
         }
+        self.begin_prefetches();
         self.assert_invariants();
     }
 
@@ -279,7 +315,8 @@ impl Shard {
         !self.clears.is_empty()
             || self.beginning.is_some()
             || !self.ended.is_empty()
-            || self.writes_back() && (!self.reclaims.is_empty() || may_write)
+            || self.has_orders_ahead()
+            || self.writes_flow() && (!self.reclaims.is_empty() || may_write)
     }
 
     /// A bounded slice of the work that is too long for one turn.
@@ -295,15 +332,21 @@ impl Shard {
 
     /// Lets time pass: holds expire, and the audit may have its turn.
     pub fn on_time(&mut self, now: Moment) {
+        self.hear(now);
+        self.expire_wishes(now);
+        self.lapse_unused(now);
         self.leases.on_time(now, &mut self.ended);
         self.unpin_ended();
         self.step_audit(now);
+        self.begin_prefetches();
     }
 
     /// When [`Shard::on_time`] has something to do.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.leases.next_deadline().into_iter().chain(self.audit_deadline()).min()
+        let wishes = self.prefetches.next_deadline();
+        let device = self.device_deadline();
+        self.leases.next_deadline().into_iter().chain(self.audit_deadline()).chain(device).chain(wishes).min()
     }
 
     /// Whether there is an answer to be fetched.
@@ -353,21 +396,47 @@ impl Shard {
         if let Some(slot) = self.residents.unpin(copy) {
             self.slot_owners.remove(&slot.id);
             self.slab.release(slot.id);
+        } else if self.settings.retention == Retention::Drop {
+            self.drop_fetched(copy);
+        }
+    }
+
+    /// A block that a peer has sent leaves with its last user; one that was brought ahead has not had its first yet.
+    fn drop_fetched(&mut self, copy: CopyId) {
+        let shown = self.residents.copy(copy);
+        let Some(id) = shown.owner.filter(|_| shown.pins == 0) else { return };
+        let entry = self.residents.entry(id);
+        let is_shown = matches!(entry.dram, Dram::Resident { .. });
+        if is_shown && entry.provenance == Provenance::Peer && !self.prefetches.unused.contains_key(&copy) {
+            self.counters.fetched_dropped += 1;
+            self.end_dram(id);
         }
     }
 
     /// Ends the DRAM residence of an entry; its memory follows when its last user ends.
     /// Returns whether the memory is still in use.
     fn end_dram(&mut self, id: EntryId) -> bool {
+        let Dram::Resident { copy, sequence } = self.residents.entry(id).dram else {
+            panic!("only a residence ends")
+        };
+        if self.settle_ahead(copy) {
+            self.counters.prefetch_unused += 1;
+        }
         let entry = self.residents.entry_mut(id);
-        let Dram::Resident { copy, sequence } = entry.dram else { panic!("only a residence ends") };
         entry.dram = Dram::Absent;
         if entry.ssd == Ssd::Queued {
             entry.ssd = Ssd::Absent;
         }
         self.policy.remove(id);
+        if self.fetched.contains(id) {
+            self.fetched.remove(id);
+        }
         self.tell_ended(id, Medium::Dram, sequence);
-        self.counters.dram_bytes -= self.residents.entry(id).bytes;
+        let entry = self.residents.entry(id);
+        self.counters.dram_bytes -= entry.bytes;
+        if entry.provenance == Provenance::Peer {
+            self.counters.fetched_bytes -= entry.bytes;
+        }
         self.counters.dram_residents -= 1;
         let freed = self.residents.withdraw(copy);
         if let Some(slot) = freed {
@@ -437,6 +506,7 @@ impl Shard {
         let moved = self.fills.len() + self.writes_in_flight + self.pins.uses() + self.audit.uses();
         assert_eq!(self.residents.pins(), leased + moved as u64, "every pin has its user");
         self.pins.assert_invariants();
+        self.assert_prefetches();
         let waits = !self.acquires.is_empty();
         assert!(waits || self.leases.reserved_bytes() == 0, "lease shares are reserved by waiting Acquires");
         #[cfg(test)]

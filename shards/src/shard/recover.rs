@@ -8,14 +8,17 @@ use orbitkv_wire::identity::NamespaceDigest;
 use orbitkv_wire::payload::FailureCause;
 
 use super::command::{Attached, Holder};
+use super::fetch::Seeker;
 use super::grant::PinId;
 use super::save::{Eviction, NoSlot, slot_bytes};
+use super::wishes::WishEnd;
 use super::{Key, Outcome, Places, Reply, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseToken, LeasedBlock, ReservedShare};
 use crate::residents::{CopyId, Dram, EntryRef, Ssd};
 use crate::segment_log::Placement;
+use crate::slab::Slot;
 use crate::time::Moment;
 
 /// An unanswered Acquire.
@@ -27,6 +30,13 @@ pub(super) struct AcquireJob {
     /// Every fill it ever waited for, so that giving it up looks at no others.
     pub fills: Vec<CopyId>,
     _permit: Permit,
+}
+
+impl AcquireJob {
+    /// Whether any of its blocks is not decided.
+    pub fn waits(&self) -> bool {
+        self.remaining > 0
+    }
 }
 
 /// How far a fill has come.
@@ -49,11 +59,11 @@ pub(super) enum FillPurpose {
 
 /// An Acquire that waits for a fill.
 pub(super) struct Waiter {
-    tag: Tag,
+    pub tag: Tag,
     /// Position of the block in the Acquire.
-    index: u32,
+    pub index: u32,
     /// What the block will be charged to.
-    share: ReservedShare,
+    pub share: ReservedShare,
 }
 
 /// What one Acquire has taken and may still take.
@@ -81,6 +91,13 @@ pub(super) struct Fill {
     pub waiters: Vec<Waiter>,
     /// Grants that wait.
     pub pins: Vec<PinId>,
+}
+
+impl Fill {
+    /// Acquires that wait, once for each block.
+    pub fn awaited_by(&self) -> impl Iterator<Item = Tag> {
+        self.waiters.iter().map(|waiter| waiter.tag)
+    }
 }
 
 impl Shard {
@@ -172,7 +189,8 @@ impl Shard {
         for key in keys {
             let state_key = self.state_key(&ids, key);
             let found = self.find(key.hash, state_key);
-            if let (true, None, Some(sought)) = (self.fetches.peers, found, state_key)
+            let is_sought = found.is_none_or(|id| self.is_barred(id));
+            if let (true, true, Some(sought)) = (self.fetches.peers, is_sought, state_key)
                 && self.may_wait(&mut means)
             {
                 self.seek(tag, key.index, sought, key.hash, holder.token);
@@ -216,8 +234,14 @@ impl Shard {
         match (dram, ssd) {
             (Dram::Resident { copy, .. }, _) => {
                 self.counters.hits_dram += 1;
+                self.note_use(id, copy);
                 let offset = self.lease(token, copy, key, bytes);
                 Some(ready(index, Place::Dram, offset, bytes))
+            }
+            (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. }) if self.is_barred(id) => {
+                self.count_barred();
+                self.counters.misses += 1;
+                Some(refusal(index, BlockOutcome::Missing))
             }
             (Dram::Filling(_), _) | (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. })
                 if !self.may_wait(means) =>
@@ -261,8 +285,12 @@ impl Shard {
         bytes: u64,
     ) -> Option<BlockRecord> {
         let share = self.leases.reserve(token, slot_bytes(bytes)).expect("asked whether it fits");
+        self.hurry(copy);
         let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
         fill.waiters.push(Waiter { tag, index, share });
+        if fill.placement.is_some() {
+            self.stages.on_read_awaited(tag, fill.stage == FillStage::Reading);
+        }
         None
     }
 
@@ -284,6 +312,18 @@ impl Shard {
     ) -> Result<CopyId, NoSlot> {
         let bytes = self.residents.entry(id).bytes;
         let slot = self.allocate(bytes, eviction)?;
+        Ok(self.fill_from_ssd(id, placement, purpose, slot, 0))
+    }
+
+    /// Queues the read of a block into its slot; `mark` says where in the queue.
+    pub(super) fn fill_from_ssd(
+        &mut self,
+        id: EntryId,
+        placement: Placement,
+        purpose: FillPurpose,
+        slot: Slot,
+        mark: u64,
+    ) -> CopyId {
         let copy = self.residents.insert_copy(slot, Some(id));
         self.slot_owners.insert(slot.id, copy);
         self.residents.pin(copy);
@@ -298,15 +338,15 @@ impl Shard {
         log.begin_read(&placement);
         let entry = self.residents.reference(id);
         let (waiters, pins) = (Vec::new(), Vec::new());
-        let stage = FillStage::Queued(self.queue_read(copy));
+        let stage = FillStage::Queued(self.queue_read(copy, mark));
         let (placement, place) = (Some(placement), Place::Ssd);
         self.fills.insert(copy, Fill { entry, placement, place, stage, purpose, waiters, pins });
-        Ok(copy)
+        copy
     }
 
-    /// Makes a copy wait for the device; returns its turn.
-    pub(super) fn queue_read(&mut self, copy: CopyId) -> u64 {
-        let turn = self.next_fill;
+    /// Makes a copy wait for the device; returns its turn, behind all those of lower marks.
+    pub(super) fn queue_read(&mut self, copy: CopyId, mark: u64) -> u64 {
+        let turn = mark | self.next_fill;
         self.next_fill += 1;
         self.fill_queue.insert(turn, copy);
         turn
@@ -316,6 +356,7 @@ impl Shard {
     pub(super) fn abandon_fill(&mut self, copy: CopyId, outcome: BlockOutcome) {
         let fill = self.fills.remove(&copy).expect("a fill is abandoned once");
         self.end_fill_read(&fill);
+        self.end_wish_of(copy, WishEnd::Failed);
         if let Some(id) = self.filling_entry(&fill, copy) {
             self.residents.entry_mut(id).dram = Dram::Absent;
             let freed = self.residents.withdraw(copy);
@@ -351,6 +392,7 @@ impl Shard {
         let record = if is_added {
             self.residents.pin(copy);
             self.count_hit(place);
+            self.note_use(id, copy);
             ready(index, place, block.offset, bytes)
         } else {
             // Or the lease ended while its block was read.
@@ -389,6 +431,7 @@ impl Shard {
         let fill = self.fills.remove(&copy).expect("a fill is finished once");
         self.end_fill_read(&fill);
         self.begin_dram(id, copy);
+        self.arrive_ahead(copy);
         for waiter in fill.waiters {
             self.serve(waiter, copy, fill.place);
         }
@@ -425,12 +468,12 @@ impl Shard {
         if self.acquires.contains_key(&target) {
             let outcome = if deadline { BlockOutcome::DeadlineExceeded } else { BlockOutcome::Cancelled };
             let mut undecided = Vec::new();
-            self.fetches.seeks.retain(|seek| {
-                let is_of_others = seek.tag != target;
-                if !is_of_others {
-                    undecided.push(seek.index);
+            self.fetches.seeks.retain(|seek| match seek.by {
+                Seeker::Acquire { tag, index, .. } if tag == target => {
+                    undecided.push(index);
+                    false
                 }
-                is_of_others
+                _ => true,
             });
             self.forget_waiters(target, |index| undecided.push(index));
             undecided.into_iter().for_each(|index| self.decide(target, refusal(index, outcome)));
@@ -459,7 +502,7 @@ impl Shard {
     /// A fill for readers that has not begun and has lost the last of them is not read.
     pub(super) fn drop_unwanted_fill(&mut self, copy: CopyId) {
         let fill = &self.fills[&copy];
-        if !fill.waiters.is_empty() || !fill.pins.is_empty() {
+        if !fill.waiters.is_empty() || !fill.pins.is_empty() || self.prefetches.has(copy) {
             return;
         }
         match fill.stage {
@@ -496,6 +539,6 @@ fn ready(index: u32, source: Place, offset: u64, bytes: u64) -> BlockRecord {
     BlockRecord { index, outcome: BlockOutcome::Ready as u8, source: source as u8, offset, bytes }
 }
 
-fn refusal(index: u32, outcome: BlockOutcome) -> BlockRecord {
+pub(super) fn refusal(index: u32, outcome: BlockOutcome) -> BlockRecord {
     BlockRecord { index, outcome: outcome as u8, source: Place::None as u8, offset: 0, bytes: 0 }
 }

@@ -9,7 +9,8 @@ use crate::eviction::EvictionPolicy;
 use crate::key::{EntryId, NamespaceId, StateKey};
 use crate::leases::ConnectionId;
 use crate::reservations::{Reservation, ReservationId};
-use crate::residents::{CopyId, Dram, Ssd};
+use crate::residents::{CopyId, Dram, Provenance, Ssd};
+use crate::retention::{FetchedBlock, Leaves, OwnBlock, Retention, Usage};
 use crate::slab::{AllocateError, Slot, SlotId};
 
 /// Searches in vain after which a command takes only what is free: some 4,000 entries, a slice of a
@@ -189,11 +190,21 @@ impl Shard {
     pub(super) fn begin_dram(&mut self, id: EntryId, copy: CopyId) {
         let entry = self.residents.entry(id);
         let (hash, bytes) = (entry.hash, entry.bytes);
+        let is_weighed = self.settings.retention == Retention::Weigh && entry.provenance == Provenance::Peer;
         let sequence = self.put(id, Medium::Dram);
-        self.residents.entry_mut(id).dram = Dram::Resident { copy, sequence };
+        let now = self.heard();
+        let entry = self.residents.entry_mut(id);
+        entry.dram = Dram::Resident { copy, sequence };
+        entry.usage = Usage::new(now);
         self.policy.insert(id, hash);
+        if is_weighed {
+            self.fetched.insert(id, hash);
+        }
         self.counters.dram_residents += 1;
         self.counters.dram_bytes += bytes;
+        if self.residents.entry(id).provenance == Provenance::Peer {
+            self.counters.fetched_bytes += bytes;
+        }
     }
 
     pub(super) fn give_back(&mut self, reservation: Reservation) {
@@ -202,11 +213,27 @@ impl Shard {
     }
 
     pub(super) fn touch(&mut self, id: EntryId) {
+        let now = self.heard();
         let entry = self.residents.entry_mut(id);
         entry.hot = true;
         if matches!(entry.dram, Dram::Resident { .. }) {
+            entry.usage.last = now;
             self.policy.touch(id);
+            if self.fetched.contains(id) {
+                self.fetched.touch(id);
+            }
         }
+    }
+
+    /// An Acquire is given a resident.
+    pub(super) fn note_use(&mut self, id: EntryId, copy: CopyId) {
+        if self.settle_ahead(copy) {
+            self.counters.prefetch_used += 1;
+        }
+        let entry = self.residents.entry_mut(id);
+        let is_reused = entry.provenance == Provenance::Peer && entry.usage.uses > 0;
+        entry.usage.uses = entry.usage.uses.saturating_add(1);
+        self.counters.fetched_reused += u64::from(is_reused);
     }
 
     /// Whether the tables take another entry; if they are full, one block is given up, on all media.
@@ -271,12 +298,35 @@ impl Shard {
                 self.searches += 1;
             }
             let victim = self.policy.victim(VICTIM_SEARCH_ENTRIES, &mut evictable);
-            if victim.is_some() {
-                return victim;
+            if let Some(victim) = victim {
+                return Some(self.weigh(victim));
             }
         }
         *eviction = Eviction::GivenUp;
         None
+    }
+
+    /// The one that leaves: the block whose turn it is, or one that a peer has sent in its place.
+    fn weigh(&mut self, victim: EntryId) -> EntryId {
+        let entry = self.residents.entry(victim);
+        if self.fetched.is_empty() || entry.provenance == Provenance::Peer {
+            return victim;
+        }
+        let own =
+            OwnBlock { idle: self.heard().since(entry.usage.last), is_safe: entry.ssd.residence().is_some() };
+        let (residents, writes_back) = (&self.residents, self.writes_back());
+        let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
+        let Some(fetched) = self.fetched.victim(VICTIM_SEARCH_ENTRIES, &mut evictable) else { return victim };
+        let usage = self.residents.entry(fetched).usage;
+        let sent =
+            FetchedBlock { age: self.heard().since(usage.since), reuses: usage.uses.saturating_sub(1) };
+        match self.settings.retention.leaves(own, sent) {
+            Leaves::Own => {
+                self.counters.fetched_kept += 1;
+                victim
+            }
+            Leaves::Fetched => fetched,
+        }
     }
 
     /// A slot for `bytes`, evicting what the policy gives up.
@@ -295,7 +345,8 @@ impl Shard {
                 Err(AllocateError::Full) => {}
             }
             tries += 1;
-            if tries > MERGE_TRIES || !self.make_room(bytes, eviction) {
+            let has_room = tries <= MERGE_TRIES && self.make_room(bytes, eviction);
+            if !has_room && !self.yield_to_demand() {
                 return Err(NoSlot::Busy);
             }
         }
@@ -328,8 +379,11 @@ impl Shard {
         (shown && is_evictable(&self.residents, writes_back, owner)).then_some(owner)
     }
 
-    fn evict_one(&mut self, id: EntryId) {
+    pub(super) fn evict_one(&mut self, id: EntryId) {
         self.counters.dram_evictions += 1;
+        if self.residents.entry(id).provenance == Provenance::Peer {
+            self.counters.fetched_dropped += 1;
+        }
         let in_use = self.end_dram(id);
         assert!(!in_use, "only unpinned copies are evicted");
     }
@@ -346,7 +400,7 @@ pub(super) fn journal_bytes(bytes: u64) -> u32 {
 }
 
 /// Unpinned, and not the only copy of what is still to be written back.
-fn is_evictable(residents: &crate::residents::Residents, writes_back: bool, id: EntryId) -> bool {
+pub(super) fn is_evictable(residents: &crate::residents::Residents, writes_back: bool, id: EntryId) -> bool {
     let entry = residents.entry(id);
     let Dram::Resident { copy, .. } = entry.dram else { return false };
     residents.copy(copy).pins == 0 && !(writes_back && entry.ssd == Ssd::Queued)

@@ -2,6 +2,7 @@
 //! what a correct cache may answer, and the other files for the rows of the specification.
 
 mod audit_tests;
+mod device_guard_tests;
 mod device_tests;
 mod engine_steps;
 mod fetch_tests;
@@ -9,6 +10,10 @@ mod lease_tests;
 mod life_tests;
 mod model;
 mod node_steps;
+mod prefetch_random_tests;
+mod prefetch_tests;
 mod random_tests;
+mod retention_tests;
 pub mod rig;
 mod save_tests;
+mod stage_tests;

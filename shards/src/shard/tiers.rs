@@ -7,8 +7,10 @@ use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Medium, Sequence};
 
 use super::audit::{Finder, LostCause};
+use super::prefetch::AHEAD;
 use super::recover::{FillPurpose, FillStage};
 use super::save::Eviction;
+use super::stages::Stage;
 use super::{Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::EntryId;
@@ -19,9 +21,6 @@ use crate::segment_log::{
 
 /// Times one block's write-back is tried before it stays in DRAM alone.
 const WRITE_ATTEMPTS_MAX: u8 = 3;
-
-/// Failed writes in a row, over all blocks, after which the tier is turned off.
-const WRITE_FAILURES_IN_A_ROW_MAX: u32 = 16;
 
 /// Live blocks of a reclaimed segment that one turn looks at: a bounded slice of work.
 const RECLAIM_SLICE_BLOCKS: usize = 64;
@@ -84,6 +83,7 @@ impl Shard {
         self.next_write_back += 1;
         self.residents.entry_mut(id).ssd = Ssd::Queued;
         self.write_backs.insert(ticket);
+        self.stages.on_write_back_queued(ticket);
         self.write_queue.push_back((self.residents.reference(id), ticket));
         if self.write_queue.len() > 2 * self.residents.len() + WRITE_QUEUE_SLACK {
             self.forget_dead_write_backs();
@@ -111,43 +111,54 @@ impl Shard {
     pub fn poll_order(&mut self) -> Option<Order> {
         self.reclaimed = false;
         self.reclaim();
-        while let Some((_, copy)) = self.fill_queue.pop_first() {
-            if self.is_audited(copy) {
-                match self.order_audit() {
-                    Some(order) => return Some(order),
-                    None => continue,
-                }
-            }
-            if let Some(order) = self.order_stage(copy) {
+        while let Some(first) = self.fill_queue.first_entry().filter(|first| first.key() & AHEAD == 0) {
+            let copy = first.remove();
+            if let Some(order) = self.order_read(copy) {
                 return Some(order);
             }
-            let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
-                // Withdrawn before it was read: nothing to show, so nothing to read.
-                self.abandon_fill(copy, BlockOutcome::Missing);
-                continue;
-            };
-            let payload_bytes = self.residents.entry(entry).bytes;
-            let fill = self.fills.get_mut(&copy).expect("queued fills exist");
-            fill.stage = FillStage::Reading;
-            let placement = fill.placement.expect("what is queued for the device lies on it");
-            let arena_offset = self.residents.copy(copy).slot.offset;
-            let id = self.begin_transfer(Purpose::Fill(copy));
-            return Some(Order {
-                id,
-                kind: OrderKind::Read,
-                arena_offset,
-                file_offset: placement.offset,
-                payload_bytes,
-                checksum: None,
-            });
         }
-        if let Some(order) = self.moves.pop_front() {
+        if self.device_guard.takes_write()
+            && let Some(order) = self.moves.pop_front()
+        {
+            self.device_guard.begin_write(order.id);
             return Some(order);
         }
-        while self.writes_in_flight < self.settings.write_backs_max {
+        self.poll_write_back().or_else(|| self.poll_order_ahead())
+    }
+
+    /// The read of a copy whose turn it is, if anything is to be read into it.
+    pub(super) fn order_read(&mut self, copy: CopyId) -> Option<Order> {
+        if self.is_audited(copy) {
+            return self.order_audit();
+        }
+        if let Some(order) = self.order_stage(copy) {
+            return Some(order);
+        }
+        let Some(entry) = self.filling_entry(&self.fills[&copy], copy) else {
+            // Withdrawn before it was read: nothing to show, so nothing to read.
+            self.abandon_fill(copy, BlockOutcome::Missing);
+            return None;
+        };
+        let payload_bytes = self.residents.entry(entry).bytes;
+        let fill = self.fills.get_mut(&copy).expect("queued fills exist");
+        fill.stage = FillStage::Reading;
+        self.stages.note(fill.awaited_by(), Stage::DeviceTaken);
+        let placement = fill.placement.expect("what is queued for the device lies on it");
+        let arena_offset = self.residents.copy(copy).slot.offset;
+        let id = self.begin_transfer(Purpose::Fill(copy));
+        self.device_guard.begin_read(id);
+        let (kind, file_offset, checksum) = (OrderKind::Read, placement.offset, None);
+        Some(Order { id, kind, arena_offset, file_offset, payload_bytes, checksum })
+    }
+
+    fn poll_write_back(&mut self) -> Option<Order> {
+        while self.writes_in_flight < self.settings.write_backs_max && self.device_guard.takes_write() {
             let (entry, ticket) = self.write_queue.pop_front()?;
             match self.begin_write_back(entry, ticket) {
-                Begun::Order(order) => return Some(order),
+                Begun::Order(order) => {
+                    self.device_guard.begin_write(order.id);
+                    return Some(order);
+                }
                 Begun::NotNeeded => self.finish_write_back(ticket),
                 Begun::NoRoom => {
                     self.write_queue.push_front((entry, ticket));
@@ -188,6 +199,7 @@ impl Shard {
         };
         self.residents.entry_mut(id).ssd = Ssd::Writing(placement);
         self.residents.pin(copy);
+        self.stages.on_write_back_taken(ticket);
         let purpose = Purpose::WriteBack { entry: reference, copy, placement, ticket };
         Begun::Order(self.write_order(purpose, copy, placement, bytes, checksum))
     }
@@ -213,13 +225,18 @@ impl Shard {
     /// The device's error number, for the log; a read that came short is an error too.
     pub fn on_transfer_done(&mut self, id: TransferId, outcome: Result<u64, i32>) {
         let purpose = self.transfers.remove(&id).expect("the device reports what it was given, once");
+        let is_probe = self.device_guard.is_probe(id);
         match purpose {
-            Purpose::Fill(copy) => self.on_read(copy, outcome),
+            Purpose::Fill(copy) => {
+                self.prefetches.on_read(copy);
+                self.on_read(copy, outcome);
+            }
             Purpose::Stage(copy) => self.on_staged(copy, outcome),
             Purpose::Audit => self.on_audited(outcome),
             Purpose::WriteBack { entry, copy, placement, ticket } => {
                 self.writes_in_flight -= 1;
-                let written = self.on_written(entry, placement, outcome);
+                self.stages.on_write_back_done(ticket);
+                let written = self.on_written(entry, placement, outcome, is_probe);
                 self.unpin(copy);
                 match written {
                     Written::Settled => self.finish_write_back(ticket),
@@ -233,11 +250,14 @@ impl Shard {
                 self.unpin(copy);
             }
         }
+        self.on_device_done(id, outcome.is_err());
+        self.begin_prefetches();
         self.assert_invariants();
     }
 
     fn on_read(&mut self, copy: CopyId, outcome: Result<u64, i32>) {
         let fill = &self.fills[&copy];
+        self.stages.note(fill.awaited_by(), Stage::DeviceEnded);
         let shown = self.filling_entry(fill, copy);
         let placement = fill.placement.expect("the device reads what lies on it");
         match outcome {
@@ -289,6 +309,7 @@ impl Shard {
         reference: EntryRef,
         placement: Placement,
         outcome: Result<u64, i32>,
+        is_probe: bool,
     ) -> Written {
         // Only the very write that this entry waits for makes it a residence.
         let waiting = self
@@ -314,6 +335,9 @@ impl Shard {
                 entry.checksum = Some(checksum);
                 entry.hot = false;
                 entry.ssd = Ssd::Resident { placement, sequence };
+                if self.counters.ssd_residents == 0 {
+                    self.audit.progressed = self.heard();
+                }
                 self.counters.ssd_residents += 1;
                 self.counters.ssd_bytes += bytes;
             }
@@ -324,7 +348,8 @@ impl Shard {
                 let writes_back = self.writes_back();
                 let entry = self.residents.entry_mut(id);
                 entry.ssd = Ssd::Absent;
-                entry.write_failures += 1;
+                // Where the device is known to fail it is no fault of the block.
+                entry.write_failures += u8::from(!is_probe);
                 if entry.dram == Dram::Absent {
                     self.end_if_bare(id);
                 } else if writes_back && entry.write_failures < WRITE_ATTEMPTS_MAX {
@@ -350,7 +375,7 @@ impl Shard {
         self.counters.ssd_write_errors += 1;
         self.write_failures_in_a_row += 1;
         let in_a_row = self.write_failures_in_a_row;
-        if in_a_row >= WRITE_FAILURES_IN_A_ROW_MAX {
+        if in_a_row >= self.settings.write_failures_in_a_row_max {
             let reason = OffReason::WriteFailures { in_a_row, errno };
             self.log.as_mut().expect("writes go to a log").turn_off(reason);
         }
@@ -368,6 +393,7 @@ impl Shard {
 
     fn finish_write_back(&mut self, ticket: u64) {
         assert!(self.write_backs.remove(&ticket), "a write-back is finished once");
+        self.stages.on_write_back_ended(ticket);
         self.answer_syncs();
     }
 
@@ -415,33 +441,41 @@ impl Shard {
             self.reclaims.clear();
             return;
         }
+        if !self.device_guard.takes_write() {
+            return;
+        }
         if self.reclaims.is_empty() {
             let mut live = Vec::new();
             if log.poll_reclaim(&mut live).is_none() {
                 return;
             }
             self.reclaims.extend(live);
+            self.reclaim_progressed = self.heard();
         }
         let mut eviction = Eviction::Allowed;
         for _ in 0..RECLAIM_SLICE_BLOCKS {
             let Some((id, placement)) = self.reclaims.pop_front() else { break };
             self.reclaimed = true;
+            self.reclaim_progressed = self.heard();
             if self.log.as_ref().expect("checked above").standing(&placement) != Standing::Readable {
                 continue;
             }
             let entry = self.residents.entry(id);
             match (entry.hot, entry.dram) {
                 (true, Dram::Resident { .. }) => self.move_or_drop(id),
-                (true, Dram::Absent) => {
+                // For one write that tries the device nothing is read, so what is hot there goes, too.
+                (true, Dram::Absent) if self.device_guard.is_closed() => {
                     if self.begin_fill(id, placement, FillPurpose::Reinsert, &mut eviction).is_err() {
                         self.drop_from_log(id);
                     }
                 }
+                // What a peer may send is no reason to keep it.
+                (_, Dram::Filling(copy)) if self.fills[&copy].placement.is_none() => self.drop_from_log(id),
                 (_, Dram::Filling(copy)) => {
                     let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
                     fill.purpose = FillPurpose::Reinsert;
                 }
-                (false, _) => self.drop_from_log(id),
+                (_, Dram::Absent | Dram::Resident { .. }) => self.drop_from_log(id),
             }
         }
     }

@@ -4,10 +4,11 @@ use orbitkv_wire::engine::answers::EvictOutcome;
 use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};
 
 use super::command::{Media, Resident};
+use super::recover::FillPurpose;
 use super::{Key, Outcome, Shard, Tag};
 use crate::admission::Permit;
 use crate::key::{EntryId, NamespaceId, StateKey};
-use crate::residents::{Dram, Ssd};
+use crate::residents::{CopyId, Dram, Ssd};
 
 /// Entries of a namespace that one turn clears.
 pub(super) const CLEAR_SLICE_ENTRIES: usize = 128;
@@ -28,6 +29,9 @@ impl Shard {
         let ids = self.known(std::slice::from_ref(namespace));
         let mut outcomes = Vec::with_capacity(keys.len());
         for key in keys {
+            if let Some(named) = self.state_key(&ids, key) {
+                self.forget_wish(&named);
+            }
             let outcome = match self.find(key.hash, self.state_key(&ids, key)) {
                 None => EvictOutcome::Absent,
                 Some(id) => match self.withdraw(id, media) {
@@ -46,6 +50,7 @@ impl Shard {
             return self.answer(tag, Outcome::Cleared { removed: 0, in_use: 0 });
         };
         let Some(permit) = self.waiting.take(1) else { return self.answer(tag, Outcome::Cancelled) };
+        self.forget_wishes_in(namespace);
         let is_first = self.clears.is_empty();
         let total = Withdrawn::default();
         self.clears.push_back(ClearJob { tag, namespace, media, cursor: None, total, _permit: permit });
@@ -68,7 +73,8 @@ impl Shard {
             .take_while(|(_, key)| key.namespace == namespace)
             .take(CLEAR_SLICE_ENTRIES)
             .collect();
-        for &(id, _) in &slice {
+        for &(id, key) in &slice {
+            self.forget_wish(&key);
             let withdrawn = self.withdraw(id, job.media);
             job.total.residences += withdrawn.residences;
             job.total.in_use += withdrawn.in_use;
@@ -117,8 +123,8 @@ impl Shard {
                 withdrawn.residences += 1;
                 withdrawn.in_use += u64::from(self.end_dram(id));
             }
-            // A fill shows nothing yet; without its SSD residence it must not show anything later.
-            Dram::Filling(copy) if media.contains(Medium::Ssd) => {
+            // A fill shows nothing yet; without its SSD residence it must not show anything later, nor if nobody waits.
+            Dram::Filling(copy) if media.contains(Medium::Ssd) || self.is_unwanted(copy) => {
                 self.residents.entry_mut(id).dram = Dram::Absent;
                 let freed = self.residents.withdraw(copy);
                 assert!(freed.is_none(), "the fill pins its copy");
@@ -127,6 +133,11 @@ impl Shard {
             _ => {}
         }
         withdrawn
+    }
+
+    /// Whether a fill that the device or a peer is at will be of use to nobody.
+    fn is_unwanted(&self, copy: CopyId) -> bool {
+        self.fills[&copy].purpose == FillPurpose::Recover && !self.is_wanted(copy)
     }
 
     pub(super) fn list(

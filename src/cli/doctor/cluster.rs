@@ -3,10 +3,15 @@
 //! Counters grow for the life of the process, so a finding made of one says what has happened, not what happens now;
 //! levels (`disputed`, quarantined bytes, streams that are missing) say what is so at this moment.
 
-use super::{Finding, Severity};
+use std::collections::BTreeSet;
+
+use orbitkv_shards::resilience::zones::ZoneCapacity;
+
+use super::{Finding, Severity, rates};
 use crate::control::metadata::{Membership, MetadataPage};
 use crate::control::owners::Owner;
-use crate::control::report::PeersReport;
+use crate::control::report::{BreakerReport, PeersReport, ShardReport};
+use crate::control::sources::SourceReport;
 use crate::quantity::ByteSize;
 
 /// Time without a session, or without a fresh view, from which a stream is worth a word: every healthy one has
@@ -22,6 +27,34 @@ const NAMED_MAX: usize = 3;
 
 /// Share of the residences asked for that had ended at their source and is worth a word, in percent.
 const ENDED_PERCENT_HIGH: u64 = 10;
+
+/// Modes of calls that are worth a word, in words, and what they mean.
+const MODES: [(&str, &str, &str, &str); 4] = [
+    (
+        "partial",
+        "partly failed",
+        "each failed call cost the next peer's turn or a miss; the rest are answered",
+        "see `orbitkv doctor` there, and whether the network to it loses packets",
+    ),
+    (
+        "stale",
+        "out of date",
+        "most of what those nodes told of had ended when it was asked for: each cost the next peer's turn or a miss",
+        "give those nodes more room (--dram, --ssd), or lower --coalesce there if their changes come late",
+    ),
+    (
+        "slow-or-cut",
+        "slow or cut off",
+        "nothing came within --call-budget; a slow node and one that is cut off look the same from here",
+        "see whether that node is overloaded or stopped (`orbitkv doctor` there), then the network to it",
+    ),
+    (
+        "down",
+        "down",
+        "nearly every call broke off at once",
+        "see the log of that node: it refuses connections or ends them",
+    ),
+];
 
 fn finding(severity: Severity, name: &'static str, what: String, why: &'static str, remedy: &str) -> Finding {
     Finding { severity, name, what, why, remedy: remedy.to_owned() }
@@ -162,6 +195,7 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "let the reader go on (it is stopped or frozen), or end its process",
         ));
     }
+    found.extend(rates::findings(shard, peers));
     if fetching.transport_off > 0 {
         found.push(finding(
             Severity::Notice,
@@ -173,7 +207,14 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
     }
     let standing = |state: &str| {
         let those = peers.breakers.iter().filter(|breaker| breaker.state == state);
-        let names = those.map(|breaker| format!("{} shard {}", breaker.node_id, breaker.shard));
+        let names = those.map(|breaker| {
+            let BreakerReport { node_id, shard, .. } = breaker;
+            let same = |source: &&SourceReport| (&source.node_id, source.shard) == (node_id, *shard);
+            match peers.sources.iter().find(same).map(|source| source.mode.as_str()) {
+                None | Some("") => format!("{node_id} shard {shard}"),
+                Some(mode) => format!("{node_id} shard {shard} ({mode})"),
+            }
+        });
         names.collect::<Vec<_>>().join(", ")
     };
     let (left, untried) = (standing("open"), standing("half-open"));
@@ -195,6 +236,28 @@ pub(super) fn of_peers(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             "the pause is over: the next block that only those have is asked for, by itself, and decides",
             "nothing, if that node and the network to it are well; nobody here has asked for a block of it meanwhile",
         ));
+    }
+    for (mode, words, why, remedy) in MODES {
+        // Who is left alone is told above.
+        let is_asked = |source: &&SourceReport| {
+            let same = |breaker: &&BreakerReport| {
+                (&breaker.node_id, breaker.shard) == (&source.node_id, source.shard)
+            };
+            peers.breakers.iter().find(same).is_none_or(|breaker| breaker.state == "closed")
+        };
+        let those = peers.sources.iter().filter(|source| source.mode == mode).filter(is_asked);
+        let names = those.map(|source| {
+            let SourceReport { node_id, shard, answers, fresh, errors, timeouts, ms_mean, .. } = source;
+            format!(
+                "{node_id} shard {shard} ({answers} answers of which {fresh} fresh, {errors} errors, {timeouts} silences, {ms_mean} \
+                 ms a call)"
+            )
+        });
+        let names = names.collect::<Vec<_>>().join(", ");
+        if !names.is_empty() {
+            let what = format!("the last calls of core {shard} to members look {words}: {names}");
+            found.push(finding(Severity::Notice, "peer-mode", what, why, remedy));
+        }
     }
     if fetching.extra_asks_refused > 0 {
         found.push(finding(
@@ -302,11 +365,32 @@ fn of_shard_counts(page: &MetadataPage) -> Option<Finding> {
     })
 }
 
+/// Whether this node could carry its part of what the nodes of a lost zone have in use, if all are as busy as it.
+fn of_headroom(page: &MetadataPage) -> Option<Finding> {
+    let zones: BTreeSet<&str> = page.membership.members.iter().map(|member| member.zone.as_str()).collect();
+    let count = zones.iter().filter(|zone| !zone.is_empty()).count();
+    let sum = |of: fn(&ShardReport) -> u64| page.shards.iter().map(of).sum::<u64>();
+    let used = sum(|shard| shard.arena.pinned_bytes + shard.arena.reserved_bytes);
+    let all = sum(|shard| shard.arena.capacity_bytes);
+    let capacity = ZoneCapacity { zones: count as f64, load: used as f64 };
+    (count > 1 && capacity.lacks_headroom(all as f64)).then(|| {
+        let what = format!(
+            "{} of {} of this node's arena are in use, more than {} of {count} parts",
+            ByteSize(used).rounded(),
+            ByteSize(all).rounded(),
+            count - 1
+        );
+        let why = "if all nodes are as busy, those of the other zones cannot carry what one zone has in use when it is lost";
+        finding(Severity::Notice, "zone-headroom", what, why, "add nodes or --dram, or let engines hold less at once")
+    })
+}
+
 /// What of a page is about peers; nothing standalone.
 pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
     let peers = page.shards.iter().filter_map(|report| Some((report.shard, report.peers.as_ref()?)));
     let of_peers = peers.flat_map(|(shard, peers)| of_peers(shard, peers));
-    of_membership(&page.membership).into_iter().chain(of_peers).chain(of_shard_counts(page)).collect()
+    let of_node = of_shard_counts(page).into_iter().chain(of_headroom(page));
+    of_membership(&page.membership).into_iter().chain(of_peers).chain(of_node).collect()
 }
 
 #[cfg(test)]
@@ -314,7 +398,6 @@ mod tests {
     use super::*;
     use crate::cli::doctor::tests::check_sentences;
     use crate::control::metadata::MemberRow;
-    use crate::control::report::{BreakerReport, ShardReport};
 
     fn names(found: &[Finding]) -> Vec<(&'static str, Severity)> {
         check_sentences(found);
@@ -348,6 +431,25 @@ mod tests {
     }
 
     #[test]
+    fn headroom_is_missed_above_the_share_of_the_zones_that_are_left() {
+        let member = |zone: &str| MemberRow { zone: zone.to_owned(), shards: 1, ..MemberRow::default() };
+        let page = |zones: &[&str], pinned, reserved| {
+            let mut shard = ShardReport::default();
+            (shard.arena.capacity_bytes, shard.arena.pinned_bytes) = (3_000, pinned);
+            shard.arena.reserved_bytes = reserved;
+            let members = zones.iter().map(|zone| member(zone)).collect();
+            let membership = Membership { validity: "member".to_owned(), members, ..Membership::default() };
+            MetadataPage { membership, shards: vec![shard], ..MetadataPage::default() }
+        };
+        let of = |zones: &[&str], pinned, reserved| names(&findings(&page(zones, pinned, reserved)));
+        let lacking = [("zone-headroom", Severity::Notice)];
+        assert_eq!(of(&["a", "b", "c", "a"], 1_500, 500), [], "two of three parts");
+        assert_eq!(of(&["a", "b", "c", "a"], 1_500, 501), lacking);
+        assert_eq!(of(&["a", "b"], 1_501, 0), lacking);
+        assert_eq!(of(&["a", "", "a"], 3_000, 0), [], "one zone cannot be left");
+    }
+
+    #[test]
     fn each_trouble_with_peers_has_its_own_finding() {
         const LEFT: (&str, Severity) = ("peer-left-alone", Severity::Fault);
         const UNTRIED: (&str, Severity) = ("peer-untried", Severity::Notice);
@@ -370,8 +472,38 @@ mod tests {
             let peers = PeersReport { breakers, ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), expected, "{states:?}");
         }
-        let table: [(Change, &[(&str, Severity)]); 14] = [
+        let source = |mode: &str| SourceReport {
+            node_id: "b".to_owned(),
+            mode: mode.to_owned(),
+            ..SourceReport::default()
+        };
+        for (mode, state, expected) in [
+            ("healthy", "closed", &[][..]),
+            ("", "closed", &[]),
+            ("stale", "closed", &[("peer-mode", Severity::Notice)]),
+            ("down", "open", &[LEFT]),
+        ] {
+            let (breakers, sources) = (vec![breaker(state)], vec![source(mode)]);
+            let peers = PeersReport { breakers, sources, ..PeersReport::default() };
+            assert_eq!(names(&of_peers(0, &peers)), expected, "{mode} and {state}");
+        }
+        for mode in ["partial", "slow-or-cut", "down"] {
+            let peers = PeersReport { sources: vec![source(mode)], ..PeersReport::default() };
+            assert_eq!(names(&of_peers(0, &peers)), [("peer-mode", Severity::Notice)], "{mode}");
+        }
+        let table: [(Change, &[(&str, Severity)]); 19] = [
             (|_| {}, &[]),
+            (|p| p.lending.egress_refused_later = 1, &[("egress-full", Severity::Notice)]),
+            (|p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9), &[]),
+            (
+                |p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 10),
+                &[("egress-full", Severity::Notice)],
+            ),
+            (|p| (p.fetching.receive_rate, p.fetching.queued_bytes) = (9, 9), &[]),
+            (
+                |p| (p.fetching.receive_rate, p.fetching.queued_bytes) = (9, 10),
+                &[("receive-full", Severity::Notice)],
+            ),
             (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
             (|p| p.handshakes.wrong_signatures = 1, &[("impostor", Severity::Fault)]),
             // By itself it may be a successor: membership knows which.

@@ -6,6 +6,8 @@
 pub mod cutover;
 mod lag;
 mod link;
+pub mod operator;
+mod policy;
 mod renewals;
 mod requests;
 mod watch;
@@ -27,13 +29,15 @@ use orbitkv_shards::membership::{
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId};
 use orbitkv_wire::membership::Keyspace;
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::{Notify, mpsc, watch as latest};
 
 pub use link::{EtcdAccess, Meter, Traffic};
 
 use lag::Lag;
 use link::{FirstAnswer, Link};
 use renewals::Renewer;
+
+use crate::control::policy::PolicyFollower;
 
 /// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -117,6 +121,8 @@ enum Arrival {
 struct Listener {
     number: u64,
     arrivals: mpsc::Sender<Arrival>,
+    /// Rung when the operator's policy should be looked at.
+    policy: Arc<Notify>,
 }
 
 impl Listener {
@@ -139,10 +145,11 @@ fn now() -> Moment {
 }
 
 /// Keeps this node a member until `stopped`, then withdraws. What cores have to say of members comes from `heard`;
-/// what an operator sees is kept in `sight`.
+/// what an operator sees is kept in `sight`. Beside that `follower` has the operator's policy.
 pub async fn run(
     registrar: Registrar,
     mut lives: impl Lives,
+    follower: Option<PolicyFollower>,
     mut heard: mpsc::UnboundedReceiver<Heard>,
     sight: latest::Sender<Option<Sight>>,
     stopped: impl Future<Output = ()>,
@@ -162,7 +169,11 @@ pub async fn run(
     tasks.spawn(answer_questions(link(), Arc::clone(&space), asked, arrivals.clone()));
     tasks.spawn(answer_questions(link(), Arc::clone(&space), looked, arrivals.clone()));
     tasks.spawn(renew_leases(Renewer::new(link()), renewal_wait, renewed, arrivals.clone()));
-    tasks.spawn(follow_watches(link(), space, watched, arrivals));
+    let changed = Arc::new(Notify::new());
+    if let Some(follower) = follower {
+        tasks.spawn(policy::follow(link(), Arc::clone(&space), follower, Arc::clone(&changed)));
+    }
+    tasks.spawn(follow_watches(link(), space, watched, arrivals, changed));
     let outlets = Outlets { questions, looks, renewals, watches };
     let mut late = Lag::of(watch_lag);
     let mut room = Membership::new(settings, now());
@@ -313,10 +324,11 @@ async fn follow_watches(
     space: Arc<Keyspace>,
     mut watched: latest::Receiver<Option<(u64, u64)>>,
     arrivals: mpsc::Sender<Arrival>,
+    policy: Arc<Notify>,
 ) {
     while watched.changed().await.is_ok() {
         let Some((number, after)) = *watched.borrow_and_update() else { continue };
-        let listener = Listener { number, arrivals: arrivals.clone() };
+        let listener = Listener { number, arrivals: arrivals.clone(), policy: Arc::clone(&policy) };
         let overtaken = tokio::select! {
             () = watch::follow(&mut link, &space, after, &listener) => false,
             changed = watched.changed() => changed.is_ok(),

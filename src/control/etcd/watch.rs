@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use etcd_client::{WatchOptions, WatchResponse};
 use orbitkv_shards::membership::coordinator::{Event, Failure, News, Put};
-use orbitkv_wire::membership::Keyspace;
+use orbitkv_wire::membership::{Key, Keyspace};
 
 use super::Listener;
 use super::link::{Link, Meter, header_of, unsigned};
@@ -60,9 +60,14 @@ async fn watch(link: &mut Link, space: &Keyspace, after: u64, listener: &Listene
             return Err(Failure::Refused(response.cancel_reason().to_owned()));
         }
         if response.created() {
+            // What it was before may have been missed.
+            listener.policy.notify_one();
             listener.tell(Some(header), News::Created).await;
         }
         let events = events(space, &response, &link.meter);
+        if events.iter().any(|event| event.key == Key::Config) {
+            listener.policy.notify_one();
+        }
         if !events.is_empty() {
             listener.tell(Some(header), News::Events(events)).await;
         }

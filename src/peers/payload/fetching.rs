@@ -13,9 +13,10 @@ use orbitkv_shards::shard::{FetchEffect, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds::QUERY_BATCH_KEYS;
 use orbitkv_wire::identity::KeyHash;
-use orbitkv_wire::inventory::SourceStream;
+use orbitkv_wire::inventory::{ResourceSummary, SourceStream};
 use orbitkv_wire::payload::{
-    ExactResidence, FrameError, FromRequester, Part, Splitter, append_authorize, append_from_requester,
+    ExactResidence, FrameError, FromRequester, FromSource, OperationId, Part, Splitter, StopCause,
+    append_authorize, append_from_requester,
 };
 
 use super::super::close_code;
@@ -40,6 +41,10 @@ pub(super) struct FetchStream {
     partial: Vec<u8>,
     /// The checksum of the payload that comes, if it goes anywhere.
     sum: Option<Checksum>,
+    /// How busy its source has said that it is.
+    said: Option<ResourceSummary>,
+    /// Whether its operation is cancelled: it is read to its end, which proves that nothing more comes of it.
+    is_cancelled: bool,
 }
 
 impl Payload {
@@ -70,6 +75,10 @@ impl Payload {
                     if !shard.is_wanted(copy) {
                         self.fetcher.cancel(copy);
                     }
+                }
+                FetchEffect::Promote(copy) => {
+                    self.begin(&mut orders, shard, around);
+                    self.fetcher.promote(copy, around.now + FETCH_TIME_MAX);
                 }
             }
         }
@@ -103,10 +112,10 @@ impl Payload {
                     }
                 }
                 FetcherEffect::Release { connection, operation } => {
-                    self.tell(connection, FromRequester::Release(operation), around);
+                    self.release(connection, operation, around);
                 }
                 FetcherEffect::Cancel { connection, operation } => {
-                    self.tell(connection, FromRequester::Cancel(operation), around);
+                    self.cancel(connection, operation, around);
                 }
                 FetcherEffect::Forget { connection, operation } => {
                     self.leave(connection, operation, around);
@@ -201,8 +210,7 @@ impl Payload {
             Ok(stream) => {
                 // A fresh stream takes a frame; one of a connection that is lost ends with it.
                 let _ = around.endpoint.write(connection, stream, frame);
-                let (splitter, partial) = (Splitter::new(), Vec::new());
-                streams.insert(stream, FetchStream { asked, splitter, partial, sum: None });
+                streams.insert(stream, FetchStream::new(asked));
             }
             Err(quic::OpenRefusal::NoneLeft) => self.unasked.push_back((id, asked, frame)),
             // Its end is on its way to the room.
@@ -210,12 +218,44 @@ impl Payload {
         }
     }
 
-    /// Says something urgent of an operation and reads no more of it.
-    fn tell(&mut self, id: ConnectionId, word: FromRequester, around: &mut Surroundings<'_>) {
-        let (FromRequester::Release(operation)
-        | FromRequester::Cancel(operation)
-        | FromRequester::Released(operation)) = word;
-        let Some(asked) = self.leave(id, operation, around) else { return };
+    /// Says that all of an operation has come, and reads no more of it.
+    fn release(&mut self, id: ConnectionId, operation: OperationId, around: &mut Surroundings<'_>) {
+        if let Some(asked) = self.leave(id, operation, around) {
+            self.tell(id, asked, FromRequester::Release(operation), around);
+        }
+    }
+
+    /// Says that nothing of an operation is wanted. Its stream is read on until its source has heard of it.
+    fn cancel(&mut self, id: ConnectionId, operation: OperationId, around: &mut Surroundings<'_>) {
+        self.unasked.retain(|(_, asked, _)| asked.operation != operation);
+        match self.stream_of(id, operation) {
+            Some((_, fetch)) => {
+                fetch.is_cancelled = true;
+                let asked = fetch.asked;
+                self.tell(id, asked, FromRequester::Cancel(operation), around);
+            }
+            // It was never asked for, so that nothing comes.
+            None => {
+                let code = StopCause::Cancelled as u64;
+                self.fetcher.on_stream_over(id, operation, StreamEnd::Reset { code });
+            }
+        }
+    }
+
+    fn stream_of(
+        &mut self,
+        id: ConnectionId,
+        operation: OperationId,
+    ) -> Option<(StreamId, &mut FetchStream)> {
+        let Link::Fetching { streams, .. } = self.links.get_mut(self.fetching.get(&id)?)? else {
+            return None;
+        };
+        let mut of_it = streams.iter_mut().filter(|(_, stream)| stream.asked.operation == operation);
+        of_it.next().map(|(id, stream)| (*id, stream))
+    }
+
+    /// Says something urgent of an operation.
+    fn tell(&mut self, id: ConnectionId, asked: Asked, word: FromRequester, around: &mut Surroundings<'_>) {
         let Some(&connection) = self.fetching.get(&id) else { return };
         let Some(Link::Fetching { control, .. }) = self.links.get_mut(&connection) else { return };
         let mut frame = Vec::new();
@@ -227,20 +267,27 @@ impl Payload {
     fn leave(
         &mut self,
         id: ConnectionId,
-        operation: orbitkv_wire::payload::OperationId,
+        operation: OperationId,
         around: &mut Surroundings<'_>,
     ) -> Option<Asked> {
         self.unasked.retain(|(_, asked, _)| asked.operation != operation);
         if let Some(looks) = &mut self.looks {
             looks.retain(|(_, asked, _)| asked.operation != operation);
         }
+        let (stream, _) = self.stream_of(id, operation)?;
         let &connection = self.fetching.get(&id)?;
+        self.drop_stream(connection, stream, around).map(|left| left.asked)
+    }
+
+    fn drop_stream(
+        &mut self,
+        connection: quic::ConnectionId,
+        stream: StreamId,
+        around: &mut Surroundings<'_>,
+    ) -> Option<FetchStream> {
         let Link::Fetching { streams, .. } = self.links.get_mut(&connection)? else { return None };
-        let stream = *streams.iter().find(|(_, stream)| stream.asked.operation == operation)?.0;
-        let left = streams.remove(&stream)?;
-        let code = orbitkv_wire::payload::StopCause::Cancelled as u32;
-        around.endpoint.abandon(connection, stream, code);
-        Some(left.asked)
+        around.endpoint.abandon(connection, stream, StopCause::Cancelled as u32);
+        streams.remove(&stream)
     }
 
     /// Reads what a source says, and writes payload where it belongs; how many bytes that were.
@@ -251,15 +298,26 @@ impl Payload {
         budget_bytes: usize,
         around: &mut Surroundings<'_>,
     ) -> usize {
-        let Some(Link::Fetching { id, streams, .. }) = self.links.get_mut(&connection) else { return 0 };
-        let (id, Some(fetch)) = (*id, streams.get_mut(&stream)) else { return 0 };
+        let Some(Link::Fetching { id, source, streams, .. }) = self.links.get_mut(&connection) else {
+            return 0;
+        };
+        let (id, source, Some(fetch)) = (*id, *source, streams.get_mut(&stream)) else { return 0 };
         let (fetcher, arena, now) = (&mut self.fetcher, &self.arena, around.now);
         let mut read_bytes = 0;
         let outcome = around.endpoint.read(connection, stream, budget_bytes, |chunk| {
             read_bytes += chunk.len();
-            fetch.on_chunk(chunk, id, fetcher, arena, now)
+            match fetch.is_cancelled {
+                true => Ok(()),
+                false => fetch.on_chunk(chunk, id, fetcher, arena, now),
+            }
         });
-        let operation = fetch.asked.operation;
+        let (operation, is_cancelled) = (fetch.asked.operation, fetch.is_cancelled);
+        if let Some(summary) = fetch.said.take() {
+            around.subscriber.on_summary(&source, summary, now);
+        }
+        if is_cancelled {
+            self.fetcher.on_discarded(read_bytes as u64);
+        }
         let end = match outcome {
             Ok(ReadState::Blocked) => return read_bytes,
             Ok(ReadState::More) => {
@@ -276,16 +334,24 @@ impl Payload {
             }
             // Broken off in the midst of something.
             Ok(ReadState::Ended) | Err(ReadError::Closed) => {
-                StreamEnd::Reset { code: orbitkv_wire::payload::StopCause::Cancelled as u64 }
+                StreamEnd::Reset { code: StopCause::Cancelled as u64 }
             }
             Err(ReadError::Reset { code }) => StreamEnd::Reset { code },
         };
+        if is_cancelled {
+            self.drop_stream(connection, stream, around);
+        }
         self.fetcher.on_stream_over(id, operation, end);
         read_bytes
     }
 }
 
 impl FetchStream {
+    fn new(asked: Asked) -> FetchStream {
+        let (splitter, partial) = (Splitter::new(), Vec::new());
+        FetchStream { asked, splitter, partial, sum: None, said: None, is_cancelled: false }
+    }
+
     fn on_chunk(
         &mut self,
         chunk: &[u8],
@@ -339,6 +405,9 @@ impl FetchStream {
                     return Err(FrameError::Contradiction { what: "a frame of another operation" });
                 }
                 self.sum = None;
+                if let FromSource::Answers { summary, .. } = message {
+                    self.said = Some(summary);
+                }
                 fetcher.on_message(id, operation, &message, now);
             }
             Part::Payload { index, range, is_last } => {

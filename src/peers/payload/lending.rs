@@ -1,12 +1,16 @@
 //! The source's side: requests off the streams into the room, and what it lends onto them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use orbitkv_native::arena::Checksum;
-use orbitkv_native::quic::{self, ReadError, ReadState, StreamId};
-use orbitkv_shards::grants::{Effect, StreamAt};
+use orbitkv_native::quic::{self, Endpoint, ReadError, ReadState, StreamId};
+use orbitkv_shards::flow::egress::{Egress, Go};
+use orbitkv_shards::grants::{Effect, PayloadConnection, StreamAt};
 use orbitkv_shards::shard::{CHECKSUM_STEP_BYTES, PinId, Shard};
+use orbitkv_shards::time::Moment;
+use orbitkv_wire::identity::NodeId;
 use orbitkv_wire::payload::{
     FrameError, FromRequester, FromSource, Header, Kind, append_from_source, decode_authorize,
     decode_from_requester, split_frame,
@@ -36,6 +40,40 @@ enum Said {
     Control(FromRequester),
 }
 
+/// A stream by all of its names.
+struct Line {
+    connection: quic::ConnectionId,
+    stream: StreamId,
+    at: StreamAt,
+    now: Moment,
+}
+
+impl Line {
+    fn of(id: PayloadConnection, connection: quic::ConnectionId, stream: StreamId, now: Moment) -> Line {
+        Line { connection, stream, at: StreamAt { connection: id, stream: stream.number() }, now }
+    }
+
+    fn name(&self) -> (quic::ConnectionId, StreamId) {
+        (self.connection, self.stream)
+    }
+
+    /// Makes all that is queued wait for its turn.
+    fn list(&self, lent: &mut LentStream, node: NodeId, egress: &mut Egress) {
+        let bytes = lent.list();
+        if bytes > 0 {
+            egress.on_queued(self.at, node, lent.due, bytes, self.now);
+        }
+    }
+
+    /// Sends at once what no payload is before; the rate is for payload.
+    fn send_frames(&self, lent: &mut LentStream, node: NodeId, egress: &mut Egress, endpoint: &mut Endpoint) {
+        if !lent.is_listed() {
+            lent.send(self.connection, self.stream, endpoint, u64::MAX);
+        }
+        self.list(lent, node, egress);
+    }
+}
+
 impl Payload {
     /// Reads what a requester says; how many bytes that were.
     pub(super) fn read_request(
@@ -47,9 +85,9 @@ impl Payload {
         around: &mut Surroundings<'_>,
     ) -> usize {
         let Some(Link::Lending { id, streams, .. }) = self.links.get_mut(&connection) else { return 0 };
-        let (id, Some(LentStream { reader, operation: asked, .. })) = (*id, streams.get_mut(&stream)) else {
-            return 0;
-        };
+        let (id, Some(lent)) = (*id, streams.get_mut(&stream)) else { return 0 };
+        let LentStream { reader, operation: asked, due, .. } = lent;
+        let now = around.now;
         let (mut read_bytes, mut said) = (0, Vec::new());
         let split = |bytes: &[u8]| split_frame(bytes).map(|found| found.map(|(_, body)| body.end));
         let outcome = around.endpoint.read(connection, stream, budget_bytes, |chunk| {
@@ -61,6 +99,9 @@ impl Payload {
                 {
                     // Or answers would pile up behind a reader that takes none.
                     return Err(FrameError::Contradiction { what: "a second operation on one stream" });
+                }
+                if let Said::Authorize(authorize) = &word {
+                    *due = now + Duration::from_millis(u64::from(authorize.deadline_ms));
                 }
                 said.push(word);
                 Ok(())
@@ -91,7 +132,7 @@ impl Payload {
         read_bytes
     }
 
-    /// Does what the room of grants wants done.
+    /// Does what the room of grants wants done, and sends what has its turn.
     pub(super) fn lend(&mut self, shard: &mut Shard, around: &mut Surroundings<'_>) {
         let Some(grants) = &mut self.grants else { return };
         while let Some(effect) = grants.poll_effect() {
@@ -119,24 +160,26 @@ impl Payload {
                 continue;
             };
             let stream = StreamId::numbered(at.stream);
-            let lent = match self.links.get_mut(&connection) {
-                Some(Link::Lending { streams, .. }) => streams.get_mut(&stream),
+            let link = match self.links.get_mut(&connection) {
+                Some(Link::Lending { requester, streams, .. }) => Some((requester.node, streams)),
                 _ => None,
             };
+            let lent = link.and_then(|(node, streams)| Some((node, streams.get_mut(&stream)?)));
+            let line = Line { connection, stream, at, now: around.now };
             match effect {
                 Effect::Say { tag, operation, message, .. } => {
                     let mut frame = Vec::new();
                     append_from_source(&mut frame, tag, operation, &message);
-                    if let Some(lent) = lent {
+                    if let Some((node, lent)) = lent {
                         lent.push(frame.into());
                         match message {
-                            FromSource::Extent { .. } => drop(self.held.streams.insert((connection, stream))),
-                            _ => lent.send(connection, stream, around.endpoint),
+                            FromSource::Extent { .. } => drop(self.held.streams.insert(line.name())),
+                            _ => line.send_frames(lent, node, &mut self.egress, around.endpoint),
                         }
                     }
                 }
                 Effect::Lend { tag, operation, index, loan, offset, bytes, checksum, .. } => {
-                    let Some(lent) = lent else {
+                    let Some((node, lent)) = lent else {
                         grants.on_loan_drained(loan, shard);
                         continue;
                     };
@@ -148,12 +191,12 @@ impl Payload {
                     lent.push(Bytes::from(
                         payload.expect("no more is lent than fits a quarter of the slice"),
                     ));
-                    lent.send(connection, stream, around.endpoint);
+                    line.list(lent, node, &mut self.egress);
                 }
                 Effect::Finish { .. } => {
-                    if let Some(lent) = lent {
+                    if let Some((node, lent)) = lent {
                         lent.finish();
-                        lent.send(connection, stream, around.endpoint);
+                        line.send_frames(lent, node, &mut self.egress, around.endpoint);
                     }
                 }
                 Effect::Stop { cause, .. } => {
@@ -161,12 +204,37 @@ impl Payload {
                     if let Some(Link::Lending { streams, .. }) = self.links.get_mut(&connection) {
                         streams.remove(&stream);
                     }
+                    self.egress.on_over(at);
                     around.endpoint.abandon(connection, stream, cause as u32);
                 }
                 Effect::Behind { .. } | Effect::Drained { .. } => unreachable!("left out above"),
             }
         }
         self.tell_extents(around);
+        self.send_in_turn(around);
+    }
+
+    /// Sends payload, who has its turn first, as far as the egress rate and the transport go.
+    fn send_in_turn(&mut self, around: &mut Surroundings<'_>) {
+        let now = around.now;
+        while let Some(Go { at, bytes_max }) = self.egress.poll(now) {
+            let stream = StreamId::numbered(at.stream);
+            let connection = self.lending.get(&at.connection).copied();
+            let link = connection.and_then(|connection| Some((connection, self.links.get_mut(&connection)?)));
+            if let Some((connection, Link::Lending { streams, .. })) = link
+                && let Some(lent) = streams.get_mut(&stream)
+            {
+                // Places that are held back may be queued behind what has its turn.
+                let bytes_max = bytes_max.min(lent.listed_bytes());
+                let (sent_bytes, taken) = lent.send(connection, stream, around.endpoint, bytes_max);
+                self.egress.on_sent(at, sent_bytes, taken, now);
+                if lent.is_listed() {
+                    continue;
+                }
+            }
+            // All of it went, or the stream is over.
+            self.egress.on_over(at);
+        }
     }
 
     /// Sends places that wait, unless more of them are about to come.
@@ -178,10 +246,11 @@ impl Payload {
         }
         *turns = 0;
         for (connection, stream) in std::mem::take(streams) {
-            if let Some(Link::Lending { streams, .. }) = self.links.get_mut(&connection)
+            if let Some(Link::Lending { id, requester, streams }) = self.links.get_mut(&connection)
                 && let Some(lent) = streams.get_mut(&stream)
             {
-                lent.send(connection, stream, around.endpoint);
+                let line = Line::of(*id, connection, stream, around.now);
+                line.send_frames(lent, requester.node, &mut self.egress, around.endpoint);
             }
         }
     }

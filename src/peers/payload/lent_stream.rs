@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use orbitkv_native::quic::{self, Endpoint, FrameReader, StreamId, WriteRefusal};
+use orbitkv_shards::flow::egress::Taken;
+use orbitkv_shards::time::Moment;
 use orbitkv_wire::payload::OperationId;
 
 /// What comes after the last of the queued bytes.
@@ -24,14 +26,20 @@ pub(super) struct LentStream {
     pub reader: FrameReader,
     /// What was asked on it: one operation, or none.
     pub operation: Option<OperationId>,
+    /// When its bytes are of no use any more.
+    pub due: Moment,
     /// Frames, and handles to the arena; dropping them is what gives the memory back.
     queue: VecDeque<Bytes>,
+    queued_bytes: u64,
+    /// Of those, bytes that wait for their turn to be sent.
+    listed_bytes: u64,
     then: Then,
 }
 
 impl LentStream {
     /// Queues bytes behind what waits.
     pub fn push(&mut self, bytes: Bytes) {
+        self.queued_bytes += bytes.len() as u64;
         self.queue.push_back(bytes);
     }
 
@@ -47,21 +55,62 @@ impl LentStream {
         }
     }
 
-    /// Sends as far as the transport takes it.
-    pub fn send(&mut self, connection: quic::ConnectionId, stream: StreamId, endpoint: &mut Endpoint) {
-        while let Some(bytes) = self.queue.pop_front() {
+    /// Whether what is queued waits for its turn: what is pushed then goes behind it.
+    pub fn is_listed(&self) -> bool {
+        self.listed_bytes > 0
+    }
+
+    /// Bytes that wait for their turn; what was pushed since and not listed is behind them.
+    pub fn listed_bytes(&self) -> u64 {
+        self.listed_bytes
+    }
+
+    /// Makes all that is queued wait for its turn: how many bytes of it did not.
+    pub fn list(&mut self) -> u64 {
+        let fresh_bytes = self.queued_bytes - self.listed_bytes;
+        self.listed_bytes = self.queued_bytes;
+        fresh_bytes
+    }
+
+    /// Sends as far as the transport takes it, and no more than so many bytes; how many it took, and whether it takes
+    /// no more. If the stream is over nothing waits on it any more.
+    pub fn send(
+        &mut self,
+        connection: quic::ConnectionId,
+        stream: StreamId,
+        endpoint: &mut Endpoint,
+        bytes_max: u64,
+    ) -> (u64, Taken) {
+        let mut left_bytes = bytes_max;
+        let mut taken = Taken::All;
+        while left_bytes > 0
+            && let Some(mut bytes) = self.queue.pop_front()
+        {
+            if bytes.len() as u64 > left_bytes {
+                self.queue.push_front(bytes.split_off(left_bytes as usize));
+            }
+            let length = bytes.len() as u64;
             match endpoint.write(connection, stream, bytes) {
-                Ok(()) => {}
+                Ok(()) => left_bytes -= length,
                 Err(WriteRefusal::Blocked(bytes)) => {
                     self.queue.push_front(bytes);
-                    return;
+                    taken = Taken::Blocked;
+                    break;
                 }
-                Err(WriteRefusal::Closed) => self.queue.clear(),
+                Err(WriteRefusal::Closed) => {
+                    self.queue.clear();
+                    (self.queued_bytes, self.listed_bytes) = (0, 0);
+                    break;
+                }
             }
         }
-        if self.then == Then::Finish {
+        let sent_bytes = bytes_max - left_bytes;
+        self.queued_bytes = self.queued_bytes.saturating_sub(sent_bytes);
+        self.listed_bytes = self.listed_bytes.min(self.queued_bytes);
+        if self.queue.is_empty() && self.then == Then::Finish {
             self.then = Then::Finished;
             endpoint.finish(connection, stream);
         }
+        (sent_bytes, taken)
     }
 }

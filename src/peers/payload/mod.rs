@@ -12,6 +12,7 @@ mod fetching;
 mod lending;
 mod lent_stream;
 mod planning;
+mod settings;
 mod sharing;
 mod sockets;
 
@@ -23,35 +24,35 @@ use std::time::Duration;
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
-use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, FetcherSettings};
-use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection};
+use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, SourceStanding};
+use orbitkv_shards::flow::egress::{Egress, EgressFigures};
+use orbitkv_shards::flow::pacing::Rate;
+use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection, StreamAt};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::{LookPurpose, LookWish, Looked};
 use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, RouteTrace};
+use orbitkv_shards::resilience::signature;
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
-use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
-use orbitkv_wire::inventory::{Requester, SourceStream};
+use orbitkv_wire::inventory::{Requester, ResourceSummary, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
 use super::looks::LooksFirst;
-use super::settings::PAYLOAD_CONNECTIONS_PLANNED;
 use crate::settings::PeerGuard;
 use fetching::FetchStream;
 use lent_stream::LentStream;
 use sharing::Reading;
 
+pub(super) use settings::PayloadSettings;
+
 pub use sockets::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, bind as bind_peer_socket, socket_path};
 
 /// Bytes of payload streams that a turn reads: with their checksum some 40 µs of it.
 const READ_BYTES_PER_TURN: usize = 128 * 1024;
-
-/// Share of the arena that is lent at most; the room's own bound is the same (chapter 3.2).
-const LENT_SHARE: u64 = 4;
 
 /// How often dials and operations that wait for the endpoint look again.
 const WAITING_LOOK: Duration = Duration::from_millis(5);
@@ -60,7 +61,7 @@ const WAITING_LOOK: Duration = Duration::from_millis(5);
 pub(super) struct Surroundings<'a> {
     pub endpoint: &'a mut Endpoint,
     pub partition: &'a Partition,
-    pub subscriber: &'a Subscriber,
+    pub subscriber: &'a mut Subscriber,
     pub neighbours: &'a Neighbours,
     /// Whether peers may be asked: this node is a member and knows the others.
     pub may_ask: bool,
@@ -122,9 +123,12 @@ pub(super) struct Payload {
     shard: ShardIndex,
     arena: Arena,
     slice_bytes: u64,
+    egress_rate: Option<Rate>,
     loans: Payloads,
     /// There from the first life on.
     grants: Option<Grants>,
+    /// What of it goes next.
+    egress: Egress,
     fetcher: Fetcher,
     /// Whom the fetcher asks first.
     planner: Planner,
@@ -165,6 +169,8 @@ pub(super) struct Payload {
 pub struct PayloadReport {
     /// What is lent.
     pub grants: GrantFigures,
+    /// What of it waits to be sent.
+    pub egress: EgressFigures,
     /// What is fetched.
     pub fetcher: FetcherFigures,
     /// How it is chosen who is asked.
@@ -173,6 +179,8 @@ pub struct PayloadReport {
     pub traces: Vec<RouteTrace>,
     /// Sources that are left alone, or have been.
     pub breakers: Vec<BreakerStanding>,
+    /// What the last calls to each source look like.
+    pub sources: Vec<SourceStanding>,
     /// Connections on which this core lends.
     pub lending: usize,
     /// Connections on which it fetches.
@@ -184,35 +192,24 @@ pub struct PayloadReport {
 }
 
 impl Payload {
-    /// No connections yet. `slice_bytes` is the shard's part of the arena.
+    /// No connections yet.
     pub fn new(
         shard: ShardIndex,
         arena: Arena,
         sockets: Option<PeerSockets<quic::ConnectionId>>,
-        slice_bytes: u64,
-        window_bytes: u64,
-        routing: Mode,
-        PeerGuard { call_budget, guard }: PeerGuard,
+        settings: PayloadSettings,
     ) -> Payload {
-        // No slot is smaller than an extent, and a quarter of the slice is lent at most.
-        let loans_max = usize::try_from(slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX);
-        let settings = FetcherSettings {
-            // As many as have room at once; a source that is needed more takes the place of an idle one.
-            connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
-            bytes_max: window_bytes,
-            source_bytes_max: window_bytes / 2,
-            stall_wait: call_budget,
-            guard,
-            ..FetcherSettings::default()
-        };
+        let [_, egress_rate] = settings.rates;
         Payload {
             shard,
-            loans: Payloads::new(arena.clone(), loans_max),
+            loans: Payloads::new(arena.clone(), settings.loans_max()),
             arena,
-            slice_bytes,
+            slice_bytes: settings.slice_bytes,
+            egress_rate,
             grants: None,
-            fetcher: Fetcher::new(settings, entropy::random_u64()),
-            planner: Planner::new(PlannerSettings { mode: routing, ..PlannerSettings::default() }),
+            egress: Egress::new(egress_rate),
+            fetcher: Fetcher::new(settings.fetcher(), entropy::random_u64()),
+            planner: Planner::new(PlannerSettings { mode: settings.routing, ..PlannerSettings::default() }),
             links: HashMap::new(),
             made: 0,
             lending: HashMap::new(),
@@ -249,6 +246,12 @@ impl Payload {
         self.unasked.extend(released.unwrap_or_default());
     }
 
+    /// Settings that hold from now on, for what is under way, too.
+    pub fn take_policy(&mut self, PeerGuard { call_budget, guard }: PeerGuard, routing: Mode) {
+        self.fetcher.retune(call_budget, guard);
+        self.planner.set_mode(routing);
+    }
+
     /// Whether a connection, or a dial, is one of payload.
     pub fn has(&self, connection: quic::ConnectionId) -> bool {
         self.links.contains_key(&connection)
@@ -273,17 +276,32 @@ impl Payload {
         let waits = !self.waiting.is_empty() || !self.unasked.is_empty();
         let again = waits.then(|| now + WAITING_LOOK);
         let sockets = self.sockets.as_ref().and_then(|sockets| sockets.next_deadline(now));
-        grants.into_iter().chain(self.fetcher.next_deadline()).chain(again).chain(sockets).min()
+        let rooms = grants.into_iter().chain(self.fetcher.next_deadline()).chain(self.egress.next_deadline());
+        rooms.chain(again).chain(sockets).min()
+    }
+
+    /// How busy this core is: what its answers say.
+    pub fn on_summary(&mut self, summary: ResourceSummary) {
+        if let Some(grants) = &mut self.grants {
+            grants.on_summary(summary);
+        }
+    }
+
+    /// Bytes that it has given to the network.
+    pub fn sent_bytes(&self) -> u64 {
+        self.egress.figures().sent_bytes
     }
 
     /// What it says of itself.
     pub fn report(&self, now: Moment) -> PayloadReport {
         PayloadReport {
             grants: self.grants.as_ref().map(Grants::figures).unwrap_or_default(),
-            fetcher: *self.fetcher.figures(),
+            egress: self.egress.figures(),
+            fetcher: self.fetcher.figures(),
             planner: *self.planner.figures(),
             traces: self.planner.traces().cloned().collect(),
             breakers: self.fetcher.breakers(now).collect(),
+            sources: self.fetcher.sources().collect(),
             lending: self.lending.len(),
             fetching: self.fetching.len(),
             readers: self.sockets.as_ref().map_or(0, PeerSockets::readers),
@@ -291,10 +309,16 @@ impl Payload {
         }
     }
 
+    /// What the last calls to a source look like, if there were enough.
+    pub fn mode_of(&self, source: &SourceStream) -> Option<signature::Mode> {
+        self.fetcher.mode_of(source)
+    }
+
     /// This node lives, under this name.
     pub fn on_registered(&mut self, local: Local) {
-        let settings =
+        let bounds =
             GrantSettings::new(local.cluster, local.node, self.shard, local.shards, self.slice_bytes);
+        let settings = GrantSettings { egress: self.egress_rate, ..bounds };
         self.grants.get_or_insert_with(|| Grants::new(settings));
         self.fetcher.on_registered(local);
     }
@@ -419,7 +443,7 @@ impl Payload {
                 _ => around.endpoint.abandon(connection, stream, super::close_code::NOT_SERVED),
             },
             Event::Readable { connection, stream } => self.readable.push_back((connection, stream)),
-            Event::Writable { connection, stream } => self.on_writable(connection, stream, around.endpoint),
+            Event::Writable { connection, stream } => self.on_writable(connection, stream, around),
             Event::Delivered { connection, stream } | Event::Stopped { connection, stream, .. } => {
                 self.on_stream_over(connection, stream, shard, around.endpoint);
             }
@@ -436,6 +460,7 @@ impl Payload {
         endpoint: &mut Endpoint,
     ) {
         let Some(Link::Lending { id, streams, .. }) = self.links.get_mut(&connection) else { return };
+        self.egress.on_over(StreamAt { connection: *id, stream: stream.number() });
         let unfinished = streams.remove(&stream).and_then(|lent| lent.unfinished());
         if let (Some(operation), Some(grants)) = (unfinished, &mut self.grants) {
             grants.on_cancel(*id, operation, shard);
@@ -446,8 +471,11 @@ impl Payload {
     /// A connection is no more: the rooms hear it, and what it had is dropped.
     fn end(&mut self, connection: quic::ConnectionId, shard: &mut Shard, now: Moment) {
         match self.links.remove(&connection) {
-            Some(Link::Lending { id, .. }) => {
+            Some(Link::Lending { id, streams, .. }) => {
                 self.lending.remove(&id);
+                for stream in streams.into_keys() {
+                    self.egress.on_over(StreamAt { connection: id, stream: stream.number() });
+                }
                 self.grants.as_mut().expect("connections come with grants").on_disconnected(id, shard);
             }
             Some(Link::Fetching { id, .. }) => {
@@ -475,6 +503,8 @@ impl Payload {
         more |= self.fetcher.turn(around.now);
         self.lend(shard, around);
         self.fetch(shard, around);
+        // What has come may have made room for what is wanted ahead.
+        more |= shard.has_seeks();
         self.drain(shard);
         if let Some(sockets) = &mut self.sockets {
             sockets.forget_sources();
@@ -500,15 +530,20 @@ impl Payload {
         !self.readable.is_empty()
     }
 
-    fn on_writable(&mut self, connection: quic::ConnectionId, stream: StreamId, endpoint: &mut Endpoint) {
+    fn on_writable(
+        &mut self,
+        connection: quic::ConnectionId,
+        stream: StreamId,
+        around: &mut Surroundings<'_>,
+    ) {
         match self.links.get_mut(&connection) {
-            Some(Link::Lending { streams, .. }) => {
-                if let Some(lent) = streams.get_mut(&stream) {
-                    lent.send(connection, stream, endpoint);
-                }
+            // It goes on in its turn.
+            Some(Link::Lending { id, .. }) => {
+                let at = StreamAt { connection: *id, stream: stream.number() };
+                self.egress.on_writable(at, around.now);
             }
             Some(Link::Fetching { control, .. }) if control.stream == Some(stream) => {
-                control.send(connection, endpoint);
+                control.send(connection, around.endpoint);
             }
             _ => {}
         }

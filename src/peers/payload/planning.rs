@@ -4,7 +4,7 @@
 use orbitkv_shards::fetcher::{Candidate, Order};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
-use orbitkv_shards::planner::{Choice, Load, Route, Trial, TrialOutcome, Want};
+use orbitkv_shards::planner::{Choice, Load, Preference, Route, Told, Trial, TrialOutcome, Want};
 use orbitkv_shards::residents::CopyId;
 use orbitkv_shards::shard::{FetchOrder, Shard};
 use orbitkv_shards::time::Moment;
@@ -41,7 +41,9 @@ impl Payload {
         }
         let mut candidates: Vec<Vec<Candidate>> =
             replicas.iter().map(|replicas| candidates(replicas, around)).collect();
-        let choices: Vec<Vec<Choice>> = candidates.iter().map(|found| choices(found)).collect();
+        let mut known = Vec::new();
+        let choices: Vec<Vec<Choice>> =
+            candidates.iter().map(|found| choices(found, &mut known, around)).collect();
         let wants: Vec<Want<'_>> = (orders.iter().zip(&choices))
             .map(|(order, choices)| Want { copy: order.copy, bytes: order.bytes, choices })
             .collect();
@@ -55,6 +57,8 @@ impl Payload {
             if let Some(first) = first {
                 candidates[..=first].rotate_right(1);
             }
+            let longest = now + FETCH_TIME_MAX;
+            let until = order.until.map_or(longest, |until| until.min(longest));
             let order = Order {
                 copy: order.copy,
                 namespace: *shard.namespaces().digest(order.key.namespace),
@@ -62,8 +66,9 @@ impl Payload {
                 block: order.key.block,
                 arena_offset: order.arena_offset,
                 bytes: order.bytes,
+                class: order.class,
             };
-            fetcher.begin(order, candidates, now + FETCH_TIME_MAX);
+            fetcher.begin(order, candidates, until);
         }
     }
 
@@ -83,9 +88,9 @@ impl Payload {
     }
 }
 
-/// Who may have a block, as far as the index knows, DRAM first.
+/// Who may have a block, as far as the index knows, in the fixed order.
 fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> {
-    (replicas.iter())
+    let mut found: Vec<(Preference, Candidate)> = (replicas.iter())
         .filter_map(|replica| {
             let member = around.subscriber.member(replica.owner)?;
             let source = SourceStream {
@@ -95,15 +100,35 @@ fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> 
                 shard: replica.owner.shard,
             };
             let (medium, sequence, bytes) = (replica.medium, replica.sequence, replica.bytes);
-            Some(Candidate { source, medium, sequence, bytes })
+            let age = around.subscriber.age_of(replica.owner, around.now);
+            let preference = Preference::new(age, medium, around.neighbours.distance(source.node));
+            Some((preference, Candidate { source, medium, sequence, bytes }))
         })
-        .collect()
+        .collect();
+    found.sort_by_key(|(preference, _)| *preference);
+    found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-fn choices(candidates: &[Candidate]) -> Vec<Choice> {
+/// The same as ways, with what their sources have said; `known` is that of the sources of this batch so far.
+fn choices(
+    candidates: &[Candidate],
+    known: &mut Vec<(SourceStream, Told)>,
+    around: &Surroundings<'_>,
+) -> Vec<Choice> {
+    let mut told = |source: SourceStream| match known.iter().find(|(other, _)| *other == source) {
+        Some((_, told)) => *told,
+        None => {
+            let told = Told {
+                metadata_age: around.subscriber.view_age(&source, around.now),
+                resource: around.subscriber.summary_of(&source, around.now),
+            };
+            known.push((source, told));
+            told
+        }
+    };
     let choice = |candidate: &Candidate| {
         let bytes = u64::from(candidate.bytes);
-        Choice { route: route(candidate), bytes, declared: None }
+        Choice { route: route(candidate), bytes, declared: None, told: told(candidate.source) }
     };
     candidates.iter().map(choice).collect()
 }

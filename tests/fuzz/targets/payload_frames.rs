@@ -54,9 +54,9 @@ fn node(bytes: &[u8], offset: usize) -> Option<NodeId> {
 /// The bytes with the length, the count and the tag of an Authorize that their other parts ask for.
 fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut whole = bytes.to_vec();
-    let listed = 32 * usize::from(u16::from_le_bytes(bytes.get(41 + 195..41 + 197)?.try_into().ok()?));
-    let records = whole.len().checked_sub(41 + 197 + listed)? / 45;
-    whole.truncate(41 + 197 + listed + records * 45);
+    let listed = 32 * usize::from(u16::from_le_bytes(bytes.get(41 + 196..41 + 198)?.try_into().ok()?));
+    let records = whole.len().checked_sub(41 + 198 + listed)? / 45;
+    whole.truncate(41 + 198 + listed + records * 45);
     let binding = Binding {
         cluster: ClusterUuid(at(&whole, 0)),
         source: SourceStream {

@@ -255,7 +255,7 @@ fn a_hello_of_another_build_is_refused_with_the_reason_and_without_the_arena() {
     let newer = HelloBody { version_min: VERSION + 1, version_max: VERSION + 3, ..hello_body(0) };
     let older = HelloBody { version_min: 0, version_max: 0, ..hello_body(0) };
     let layout = HelloBody { layout_hash: right.layout_hash ^ 1, ..hello_body(0) };
-    for (hello, names) in [(newer, "versions 2 to 4"), (older, "versions 0 to 0"), (layout, "layout")] {
+    for (hello, names) in [(newer, "versions 3 to 5"), (older, "versions 0 to 0"), (layout, "layout")] {
         let mut raw = Raw::connect(&node.socket());
         let frame = raw.ask(Operation::Hello, &hello, NONE);
         let (status, refusal) = frame.refusal();

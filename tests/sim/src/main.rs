@@ -17,6 +17,7 @@ const USAGE: &str = "usage: sim [--seed N | --seeds A..B | --soak SECONDS] [--qu
   --residences N    blocks that each of those nodes holds
   --canary NAME     plants a bug, which has to be found
   --quiet           the verdict only
+  --json            the verdict of one seed as one line of JSON
   --counters        what was met, in the end
 
 Exit status: 0 nothing found, 2 bad usage, 4 a violation.";
@@ -28,6 +29,7 @@ struct Arguments {
     seeds: std::ops::Range<u64>,
     soak: Option<Duration>,
     quiet: bool,
+    json: bool,
     counters: bool,
     canary: Option<Canary>,
     scale: Option<(usize, u64)>,
@@ -44,8 +46,15 @@ fn main() -> ExitCode {
 }
 
 fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed =
-        Arguments { seeds: 0..1, soak: None, quiet: false, counters: false, canary: None, scale: None };
+    let mut parsed = Arguments {
+        seeds: 0..1,
+        soak: None,
+        quiet: false,
+        json: false,
+        counters: false,
+        canary: None,
+        scale: None,
+    };
     let mut nodes = None;
     let mut residences = 32_768;
     while let Some(word) = words.next() {
@@ -72,6 +81,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.canary = Some(canary);
             }
             "--quiet" => parsed.quiet = true,
+            "--json" => parsed.json = true,
             "--counters" => parsed.counters = true,
             "--help" => return Err(String::new()),
             other => return Err(format!("{other} is no argument")),
@@ -102,8 +112,10 @@ fn run(arguments: &Arguments) -> ExitCode {
             println!("reproduce with: sim --seed {seed}{}", again(arguments));
             return ExitCode::from(4);
         }
-        if !many {
-            verdict(&report, begun.elapsed());
+        match (many, arguments.json) {
+            (true, _) => {}
+            (false, true) => json(&report, begun.elapsed()),
+            (false, false) => verdict(&report, begun.elapsed()),
         }
         counters.absorb(&report.counters);
         visibility.absorb(&report.visibility);
@@ -168,4 +180,21 @@ fn verdict(report: &Report, took: Duration) {
         report.visibility.quantile(500),
         report.visibility.quantile(990)
     );
+}
+
+/// The same for programs; times in microseconds.
+fn json(report: &Report, took: Duration) {
+    let numbers = [
+        ("seed", u128::from(report.seed)),
+        ("events", u128::from(report.events)),
+        ("virtual_us", report.virtual_time.as_micros()),
+        ("real_us", took.as_micros()),
+        ("frames", u128::from(report.frames)),
+        ("frame_bytes", u128::from(report.frame_bytes)),
+        ("network_bytes", u128::from(report.network_bytes)),
+        ("visibility_p50_us", report.visibility.quantile(500).as_micros()),
+        ("visibility_p99_us", report.visibility.quantile(990).as_micros()),
+    ];
+    let fields: Vec<String> = numbers.iter().map(|(name, number)| format!("\"{name}\":{number}")).collect();
+    println!("{{{}}}", fields.join(","));
 }

@@ -48,9 +48,9 @@ fixed! {
         pub bytes: u64,
     }
 
-    /// Outcome of one key of a Commit, Abort or Evict.
+    /// Outcome of one key of a Commit, Abort, Evict or Prefetch.
     pub struct OutcomeRecord {
-        /// [`CommitOutcome`] or [`EvictOutcome`].
+        /// [`CommitOutcome`], [`EvictOutcome`] or [`PrefetchOutcome`].
         pub outcome: u8,
     }
 
@@ -236,6 +236,24 @@ numbered! {
 }
 
 numbered! {
+    /// What is done about a key in Prefetch.
+    pub enum PrefetchOutcome: u8 {
+        /// It will be brought into DRAM, if it can be before the deadline.
+        Taken = 0,
+        /// In DRAM already.
+        Present = 1,
+        /// On its way into DRAM already.
+        Coming = 2,
+        /// Not on this node, and there is no peer to ask.
+        Absent = 3,
+        /// As many blocks are wanted ahead as may be.
+        Full = 4,
+        /// What was brought ahead and is not used yet has all the room there is for it.
+        NoRoom = 5,
+    }
+}
+
+numbered! {
     /// Where a block can come from, best first.
     pub enum Place: u8 {
         /// Not found in what was looked at.
@@ -310,7 +328,7 @@ pub enum Answer<'a> {
     Register(RegisterAnswer),
     /// See [`Operation::Reserve`].
     Reserve(Records<'a, SlotRecord>),
-    /// Commit, Abort and Evict: outcomes in request order.
+    /// Commit, Abort, Evict and Prefetch: outcomes in request order.
     Outcomes(Records<'a, OutcomeRecord>),
     /// See [`Operation::Query`].
     Query(QueryAnswer, Records<'a, PlaceRecord>),
@@ -350,7 +368,7 @@ pub fn decode_answer<'a>(header: &Header, body: &'a [u8]) -> Result<Answer<'a>, 
             Operation::Ping | Operation::Release | Operation::Cancel => Answer::Done,
             Operation::Register => Answer::Register(reader.take()?),
             Operation::Reserve => Answer::Reserve(reader.take_records(count)?),
-            Operation::Commit | Operation::Abort | Operation::Evict => {
+            Operation::Commit | Operation::Abort | Operation::Evict | Operation::Prefetch => {
                 Answer::Outcomes(reader.take_records(count)?)
             }
             Operation::Query => Answer::Query(reader.take()?, reader.take_records(count)?),
@@ -427,7 +445,7 @@ impl Operation {
     /// Whether a successful answer to this operation carries records.
     #[must_use]
     pub fn answers_with_records(self) -> bool {
-        use Operation::{Abort, Acquire, Attach, Commit, Evict, List, Query, Reserve, Sync};
-        matches!(self, Reserve | Commit | Abort | Evict | Query | Acquire | Attach | List | Sync)
+        use Operation::{Abort, Acquire, Attach, Commit, Evict, List, Prefetch, Query, Reserve, Sync};
+        matches!(self, Reserve | Commit | Abort | Evict | Query | Acquire | Attach | List | Sync | Prefetch)
     }
 }

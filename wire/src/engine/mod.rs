@@ -17,10 +17,13 @@ use crate::numbered::numbered;
 pub const MAGIC: [u8; 8] = *b"ORBITKV\x02";
 
 /// Protocol version spoken by this build.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Oldest protocol version this build still understands.
 pub const VERSION_MIN: u16 = 1;
+
+/// First version with [`Operation::Prefetch`].
+pub const VERSION_PREFETCH: u16 = 2;
 
 fixed! {
     /// Starts every frame, in both directions.
@@ -83,6 +86,8 @@ numbered! {
         Sync = 15,
         /// Stops the node once everything outstanding has ended.
         Drain = 16,
+        /// Brings blocks into DRAM before they are acquired; from version 2 on.
+        Prefetch = 17,
     }
 }
 

@@ -106,15 +106,15 @@ fixed! {
         pub reservation: u64,
     }
 
-    /// Body of Query and Acquire; [`ListRecord`]s follow, then [`HashRecord`]s.
+    /// Body of Query, Acquire and Prefetch; [`ListRecord`]s follow, then [`HashRecord`]s.
     pub struct PrefixBody {
         /// Number of lists.
         pub lists: u32,
         /// [`Completion`].
         pub completion: u8,
-        /// Query: 1 to pin local hits. Acquire: 0.
+        /// Query: 1 to pin local hits. Acquire and Prefetch: 0.
         pub hold: u8,
-        /// Acquire: the lease a Query held under, to be taken over; zero for a new one. Query: zero.
+        /// Acquire: the lease a Query held under, to be taken over; zero for a new one. Query and Prefetch: zero.
         pub lease: [u8; 16],
     }
 
@@ -242,6 +242,8 @@ pub enum Request<'a> {
     Sync,
     /// See [`Operation::Drain`].
     Drain,
+    /// See [`Operation::Prefetch`].
+    Prefetch(PrefixBody, Vec<ListRecord>, Records<'a, HashRecord>),
 }
 
 fn within(what: &'static str, count: usize, limit: usize) -> Result<usize, FrameError> {
@@ -329,6 +331,14 @@ pub fn decode_request<'a>(header: &Header, body: &'a [u8]) -> Result<Request<'a>
         }
         Operation::Sync => Request::Sync,
         Operation::Drain => Request::Drain,
+        Operation::Prefetch => {
+            let (prefix, lists, hashes) = prefix(&mut reader, count, bounds::KEYS_PER_REQUEST_MAX)?;
+            // Nothing is pinned: there is neither a hold nor a lease to be taken over.
+            if prefix.hold != 0 || prefix.lease != [0; 16] {
+                return Err(FrameError::Invalid);
+            }
+            Request::Prefetch(prefix, lists, hashes)
+        }
     };
     reader.finish()?;
     Ok(request)
@@ -384,8 +394,8 @@ impl Operation {
     /// Whether a request of this operation carries records.
     #[must_use]
     pub fn asks_with_records(self) -> bool {
-        use Operation::{Abort, Acquire, Commit, Evict, Query, Register, Reserve};
-        matches!(self, Register | Reserve | Commit | Abort | Query | Acquire | Evict)
+        use Operation::{Abort, Acquire, Commit, Evict, Prefetch, Query, Register, Reserve};
+        matches!(self, Register | Reserve | Commit | Abort | Query | Acquire | Evict | Prefetch)
     }
 }
 
@@ -410,7 +420,7 @@ pub fn append_bare_request(out: &mut Vec<u8>, operation: Operation, request_id: 
     append_frame(out, operation, 0, Status::Ok, request_id, deadline_ms, |_| 0);
 }
 
-/// Appends a Query or Acquire frame; the hashes lie list after list.
+/// Appends a Query, Acquire or Prefetch frame; the hashes lie list after list.
 pub fn append_prefix_request(
     out: &mut Vec<u8>,
     operation: Operation,

@@ -90,7 +90,7 @@ fixed! {
         pub reads_queued: u32,
         /// Thousandths of the window in which the SSD was busy, up to 1,000.
         pub ssd_busy_permille: u16,
-        /// Thousandths of the egress bound that were used, up to 1,000.
+        /// Thousandths of the egress bound that were used, up to 1,000; 0 without one.
         pub egress_busy_permille: u16,
     }
 
@@ -98,6 +98,14 @@ fixed! {
     pub struct ResetRequiredBody {
         /// [`ResetCause`].
         pub cause: u8,
+    }
+}
+
+impl ResourceSummary {
+    /// Whether no more than all of a resource was busy.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        self.ssd_busy_permille <= 1_000 && self.egress_busy_permille <= 1_000
     }
 }
 
@@ -274,8 +282,7 @@ pub fn decode_from_source<'a>(header: &Header, body: &'a [u8]) -> Result<FromSou
         }
         Kind::Liveness => {
             let summary: ResourceSummary = reader.take()?;
-            let thousandths = [summary.ssd_busy_permille, summary.egress_busy_permille];
-            ensure(thousandths.iter().all(|&part| part <= 1_000), "more than all of a resource was busy")?;
+            ensure(summary.is_possible(), "more than all of a resource was busy")?;
             FromSource::Liveness { summary }
         }
         Kind::ResetRequired => {

@@ -126,7 +126,7 @@ fn epochs_are_decimal_numbers_and_nothing_else() {
 fn keys_are_found_again_and_strangers_are_not() {
     let space = Keyspace::new("prod").expect("legal");
     let node = NodeId::new("n1").expect("legal");
-    for key in [Key::Format, Key::EpochFloor, Key::Epoch(node), Key::Member(node)] {
+    for key in [Key::Format, Key::EpochFloor, Key::Epoch(node), Key::Member(node), Key::Config] {
         assert_eq!(space.parse(space.path(key).as_bytes()), Some(key));
     }
     assert_eq!(space.path(Key::Member(node)), "/orbitkv/v2/prod/members/n1");

@@ -33,6 +33,8 @@ fixed! {
         pub deadline_ms: u32,
         /// [`Transport`].
         pub transport: u8,
+        /// [`Attempt`].
+        pub attempt: u8,
         /// Namespaces listed.
         pub namespaces: u16,
     }
@@ -59,6 +61,19 @@ numbered! {
         Quic = 0,
         /// The requester reads them in the source's arena, on the same host.
         Shm = 1,
+    }
+}
+
+numbered! {
+    /// Which ask for its residences a request is. Only a requester asks again: the number is there for a source to see
+    /// how much of its work comes of that.
+    pub enum Attempt: u8 {
+        /// None of them was tried before.
+        First = 0,
+        /// Each was tried once before, here or elsewhere.
+        Second = 1,
+        /// Each was tried twice before.
+        Third = 2,
     }
 }
 
@@ -94,6 +109,8 @@ pub struct Authorize {
     pub deadline_ms: u32,
     /// How they are to come.
     pub transport: Transport,
+    /// Which ask for them it is.
+    pub attempt: Attempt,
     /// What is wanted: 1 to [`GRANT_KEYS_MAX`] residences, none twice.
     pub residences: Vec<ExactResidence>,
 }
@@ -103,7 +120,7 @@ pub struct Authorize {
 /// # Panics
 /// If there are no residences, too many or one twice, or the deadline is 0 or too long.
 pub fn append_authorize(out: &mut Vec<u8>, authorize: &Authorize) {
-    let Authorize { binding, operation, deadline_ms, transport, residences } = authorize;
+    let Authorize { binding, operation, deadline_ms, transport, attempt, residences } = authorize;
     assert!((1..=GRANT_KEYS_MAX).contains(&residences.len()), "an operation wants 1 to {GRANT_KEYS_MAX}");
     assert!(is_each_once(residences), "an operation wants each residence once");
     assert!((1..=DEADLINE_MS_MAX).contains(deadline_ms), "an operation has a deadline");
@@ -121,6 +138,7 @@ pub fn append_authorize(out: &mut Vec<u8>, authorize: &Authorize) {
         requester_incarnation: binding.requester.incarnation.0,
         deadline_ms: *deadline_ms,
         transport: *transport as u8,
+        attempt: *attempt as u8,
         namespaces: namespaces.len() as u16,
     };
     let body_bytes = AuthorizeBody::BYTES
@@ -189,6 +207,7 @@ pub fn decode_authorize(header: &Header, body: &[u8]) -> Result<Authorize, Frame
         "an operation has no deadline, or one that is too long",
     )?;
     let transport = known(Transport::from_wire(fixed.transport), "there is no such transport")?;
+    let attempt = known(Attempt::from_wire(fixed.attempt), "there is no such attempt")?;
     let binding = Binding {
         cluster: ClusterUuid(fixed.cluster),
         source: SourceStream {
@@ -204,7 +223,7 @@ pub fn decode_authorize(header: &Header, body: &[u8]) -> Result<Authorize, Frame
     };
     ensure(binding.tag().0 == header.tag, "the header's tag is not that of the binding")?;
     let (operation, deadline_ms) = (header.operation(), fixed.deadline_ms);
-    Ok(Authorize { binding, operation, deadline_ms, transport, residences })
+    Ok(Authorize { binding, operation, deadline_ms, transport, attempt, residences })
 }
 
 /// Whether no block is named twice on one medium: it has one residence there at a time.

@@ -22,7 +22,8 @@ use crate::layout::{Fixed, LayoutError, Reader, fixed};
 use crate::numbered::numbered;
 
 pub use authorize::{
-    Authorize, AuthorizeBody, ExactResidence, ResidenceRecord, Transport, append_authorize, decode_authorize,
+    Attempt, Authorize, AuthorizeBody, ExactResidence, ResidenceRecord, Transport, append_authorize,
+    decode_authorize,
 };
 pub use binding::{Binding, TAG_DOMAIN, TAG_VERSION, Tag};
 pub use control::{FromRequester, append_from_requester, decode_from_requester};
@@ -35,7 +36,7 @@ pub use stream::{Part, Splitter};
 
 /// Name of the protocol. Every frame but [`Kind::Released`] and [`Kind::Drained`] is bound to it by the
 /// header's tag; it changes with every change of a byte.
-pub const PROTOCOL: &str = "orbitkv/payload/v1";
+pub const PROTOCOL: &str = "orbitkv/payload/v2";
 
 fixed! {
     /// Starts every frame, in both directions.
@@ -185,6 +186,7 @@ pub fn layout_hash() -> u64 {
         crate::inventory::NamespaceRecord::DESCRIPTION,
         ResidenceRecord::DESCRIPTION,
         AnswersBody::DESCRIPTION,
+        crate::inventory::ResourceSummary::DESCRIPTION,
         AnswerRecord::DESCRIPTION,
         RefusedBody::DESCRIPTION,
         BytesBody::DESCRIPTION,

@@ -4,11 +4,12 @@
 use super::{FrameError, Header, Kind, OperationId, Tag, check_header, ensure, known, within};
 use crate::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 use crate::identity::{Incarnation, Sequence};
+use crate::inventory::ResourceSummary;
 use crate::layout::{Fixed, Reader, fixed};
 use crate::numbered::numbered;
 
 fixed! {
-    /// Body of Answers; `count` [`AnswerRecord`]s follow, in the order of the residences.
+    /// Body of Answers; a [`ResourceSummary`] and `count` [`AnswerRecord`]s follow, in the order of the residences.
     pub struct AnswersBody {
         /// Milliseconds from now on in which the source reads what it granted, at least 1.
         pub grant_ms: u32,
@@ -181,6 +182,8 @@ pub enum FromSource {
     Answers {
         /// Milliseconds from now on in which the source reads what it granted.
         grant_ms: u32,
+        /// How busy it is. Evidence for a cost, never a permission.
+        summary: ResourceSummary,
         /// In the order of the residences.
         answers: Vec<Answer>,
     },
@@ -258,9 +261,11 @@ pub fn decode_from_source(header: &Header, body: &[u8]) -> Result<FromSource, Fr
             ensure(count > 0, "an operation is answered by nothing")?;
             let AnswersBody { grant_ms } = reader.take()?;
             ensure((1..=GRANT_MS_MAX).contains(&grant_ms), "a grant has no duration, or one too long")?;
+            let summary: ResourceSummary = reader.take()?;
+            ensure(summary.is_possible(), "more than all of a resource was busy")?;
             let records = reader.take_records::<AnswerRecord>(count)?;
             let answers = records.iter().map(|record| answer(record?)).collect::<Result<_, _>>()?;
-            FromSource::Answers { grant_ms, answers }
+            FromSource::Answers { grant_ms, summary, answers }
         }
         Kind::Refused => {
             checked(false)?;
@@ -326,8 +331,9 @@ pub fn append_from_source(out: &mut Vec<u8>, tag: Tag, operation: OperationId, m
 fn body(message: &FromSource) -> Vec<u8> {
     let mut body = Vec::new();
     match *message {
-        FromSource::Answers { grant_ms, ref answers } => {
+        FromSource::Answers { grant_ms, summary, ref answers } => {
             AnswersBody { grant_ms }.append_to(&mut body);
+            summary.append_to(&mut body);
             answers.iter().for_each(|answer| record(answer).append_to(&mut body));
         }
         FromSource::Refused(refusal) => {

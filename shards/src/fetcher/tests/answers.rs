@@ -6,6 +6,7 @@ use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, Refusal, Sto
 
 use super::rig::*;
 use crate::fetcher::*;
+use crate::flow::pressure::UNMEASURED;
 
 /// A fetch that `a` was asked for, and that `b` has too.
 fn asked() -> (Rig, u64) {
@@ -225,8 +226,16 @@ fn a_read_that_fails_there_is_a_block_somewhere_else() {
 
 #[test]
 fn messages_that_do_not_belong_close_the_connection() {
-    let grant = FromSource::Answers { grant_ms: 1, answers: vec![Answer::Granted { bytes: BYTES }] };
-    let two = FromSource::Answers { grant_ms: 1, answers: vec![Answer::Granted { bytes: BYTES }; 2] };
+    let grant = FromSource::Answers {
+        grant_ms: 1,
+        summary: UNMEASURED,
+        answers: vec![Answer::Granted { bytes: BYTES }],
+    };
+    let two = FromSource::Answers {
+        grant_ms: 1,
+        summary: UNMEASURED,
+        answers: vec![Answer::Granted { bytes: BYTES }; 2],
+    };
     let bytes = |index, bytes| FromSource::Bytes { index, bytes, checksum: 1 };
     let failed = |index| FromSource::Failed { index, cause: FailureCause::Ended };
     let refused = FromSource::Refused(Refusal::LeaseExpired);

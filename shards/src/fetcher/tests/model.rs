@@ -11,74 +11,16 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Answer, Authorize, FailureCause, FromSource, OperationId, Refusal, Transport};
 
 use super::rig::{ORIGIN, local, member, node};
+use super::streams::*;
 use crate::fetcher::*;
+use crate::flow::pressure::UNMEASURED;
 use crate::members::MemberMap;
 use crate::residents::CopyId;
 use crate::time::Moment;
 
-const SLOT: usize = 64;
 const SLOTS: usize = 48;
 const KEYS: u64 = 40;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    fn one_in(&mut self, sides: u64) -> bool {
-        self.roll(sides) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { Some(of[self.roll(of.len() as u64) as usize]) }
-    }
-}
-
-/// The only right bytes of a block.
-fn truth(key: u64) -> Vec<u8> {
-    let mut dice = Dice(key * 7 + 1);
-    (0..length(key)).map(|_| dice.roll(256) as u8).collect()
-}
-
-fn length(key: u64) -> u64 {
-    1 + key % SLOT as u64
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
-fn key_of(block: &BlockHash) -> u64 {
-    u64::from_le_bytes(*block.0.first_chunk().unwrap())
-}
-
-/// A payload on its way: what the source sends, and how far the driver is.
-struct Flow {
-    index: u16,
-    sends: Vec<u8>,
-    come: usize,
-}
-
-/// A stream as its source and the driver see it.
-struct Stream {
-    connection: ConnectionId,
-    authorize: Authorize,
-    /// Positions that are granted and not served.
-    due: Vec<u16>,
-    granted: Vec<bool>,
-    is_answered: bool,
-    flow: Option<Flow>,
-    /// Whether the room has ended it; its source may go on for a while.
-    is_over: bool,
-}
 
 struct Begun {
     key: u64,
@@ -206,6 +148,7 @@ impl World {
             block: BlockHash(block),
             arena_offset: (slot * SLOT) as u64,
             bytes: length(key),
+            class: [Class::Demand, Class::Background][self.dice.roll(4) as usize / 3],
         };
         // A slot shows what it held before until it is written.
         let rest = if self.honest { 600_000 } else { self.dice.roll(900) };
@@ -229,8 +172,11 @@ impl World {
                     let stream = self.over(connection, operation);
                     assert!(stream.due.is_empty() && stream.flow.is_none(), "everything granted has come");
                 }
-                FetcherEffect::Cancel { connection, operation }
-                | FetcherEffect::Forget { connection, operation } => {
+                FetcherEffect::Cancel { connection, operation } => {
+                    self.over(connection, operation);
+                    self.streams.get_mut(&operation.number).expect("just seen").is_cancelled = true;
+                }
+                FetcherEffect::Forget { connection, operation } => {
                     self.over(connection, operation);
                 }
                 FetcherEffect::Close { connection, .. } => {
@@ -308,6 +254,7 @@ impl World {
             is_answered: false,
             flow: None,
             is_over: false,
+            is_cancelled: false,
         };
         let number = stream.authorize.operation.number;
         if stream.authorize.transport == Transport::Shm {
@@ -316,6 +263,9 @@ impl World {
         assert!(self.streams.insert(number, stream).is_none());
         let live = |stream: &&Stream| stream.connection == connection && !stream.is_over;
         assert!(self.streams.values().filter(live).count() <= self.settings.operations_max);
+        // What is charged, and what may really come: of operations that nobody wants, too.
+        let coming: u64 = self.streams.values().map(Stream::may_send).sum();
+        assert!(coming <= self.room.bytes_outstanding(), "{coming} bytes may come");
         assert!(self.room.bytes_outstanding() <= self.settings.bytes_max.max(SLOT as u64));
     }
 
@@ -355,7 +305,9 @@ impl World {
 
     fn answer(&mut self, number: u64) {
         let stream = &self.streams[&number];
-        if stream.is_answered && (self.honest || !self.dice.one_in(50)) {
+        // What was answered twice would be sent twice, if anybody listened.
+        let may_repeat = !self.honest && !stream.is_over && self.dice.one_in(50);
+        if stream.is_answered && !may_repeat {
             return;
         }
         let wanted = stream.authorize.residences.clone();
@@ -384,7 +336,7 @@ impl World {
         stream.is_answered = true;
         granted.iter().for_each(|index| stream.granted[usize::from(*index)] = true);
         stream.due = granted;
-        self.say(number, FromSource::Answers { grant_ms: 100, answers });
+        self.say(number, FromSource::Answers { grant_ms: 100, summary: UNMEASURED, answers });
     }
 
     fn refuse(&mut self, number: u64) {
@@ -478,7 +430,11 @@ impl World {
             0 => FromSource::Bytes { index, bytes: 1 + self.dice.roll(64) as u32, checksum: 1 },
             1 => FromSource::Failed { index, cause: FailureCause::Ended },
             2 => FromSource::Drained,
-            _ => FromSource::Answers { grant_ms: 1, answers: vec![Answer::Granted { bytes: 9 }; 129] },
+            _ => FromSource::Answers {
+                grant_ms: 1,
+                summary: UNMEASURED,
+                answers: vec![Answer::Granted { bytes: 9 }; 129],
+            },
         };
         let is_due = self.streams[&number].due.contains(&index);
         let is_legal = is_due
@@ -512,6 +468,15 @@ impl World {
                 assert!(known.is_none_or(|stream| stream.is_over), "{is_over}");
                 self.streams.remove(&number);
             }
+        }
+    }
+
+    /// A source hears of a cancel.
+    fn end_cancelled(&mut self) {
+        let cancelled = self.streams.iter().filter(|(_, stream)| stream.is_cancelled);
+        let cancelled: Vec<u64> = cancelled.map(|(number, _)| *number).collect();
+        if let Some(number) = self.dice.pick(&cancelled) {
+            self.end_stream(number);
         }
     }
 
@@ -614,6 +579,7 @@ impl World {
             (33, Some(number)) if !self.honest && self.dice.one_in(4) => self.violate(number),
             (34, _) if !self.honest && self.dice.one_in(4) => self.change_members(),
             (35, _) if self.dice.one_in(4) => self.change_sharing(),
+            (36..38, _) => self.end_cancelled(),
             _ => self.step(),
         }
         self.room.assert_invariants();
@@ -631,6 +597,9 @@ fn no_wrong_byte_and_each_fetch_ends_once_among_bad_sources() {
             world.step();
         }
         assert!(world.begun.is_empty(), "seed {seed}: every fetch has ended");
+        while world.streams.values().any(|stream| stream.is_cancelled) {
+            world.end_cancelled();
+        }
         assert_eq!(world.room.bytes_outstanding(), 0);
         assert!(world.streams.values().all(|stream| stream.is_over), "every operation has ended");
         assert_eq!(world.shared, world.released, "however it ended, its source has been told");

@@ -11,6 +11,7 @@ use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Transport, append_authorize};
 
 use crate::fetcher::*;
+use crate::flow::pressure::UNMEASURED;
 use crate::members::{Local, Member, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
@@ -54,6 +55,7 @@ pub fn order(copy: u32, bytes: u64) -> Order {
         block: BlockHash(block),
         arena_offset: u64::from(copy) * 4096,
         bytes,
+        class: Class::Demand,
     }
 }
 
@@ -96,6 +98,9 @@ pub struct Rig {
     pub revision: u64,
     /// What is said of sources that fail, and whether a probe decided.
     pub changes: Vec<(SourceStream, Change, bool)>,
+    /// Whether sources go on with what was cancelled: its streams end when the test says so.
+    pub keeps_cancelled: bool,
+    pub cancelled: BTreeMap<u64, ConnectionId>,
     settings: FetcherSettings,
     connections_made: u64,
 }
@@ -127,6 +132,8 @@ impl Rig {
             shared_with: BTreeMap::new(),
             revision: 0,
             changes: Vec::new(),
+            keeps_cancelled: false,
+            cancelled: BTreeMap::new(),
             settings,
             connections_made: 0,
         };
@@ -253,6 +260,18 @@ impl Rig {
         let asked = self.asked.remove(&operation.number).expect("an operation ends once");
         assert_eq!(asked.connection, connection);
         self.endings.push((operation.number, how));
+        if how == "cancel" {
+            self.cancelled.insert(operation.number, connection);
+            if !self.keeps_cancelled {
+                self.end_cancelled(operation.number);
+            }
+        }
+    }
+
+    /// The source has heard of a cancel: its end of the stream has come.
+    pub fn end_cancelled(&mut self, number: u64) {
+        let connection = self.cancelled.remove(&number).expect("a stream that was cancelled");
+        self.room.on_stream_over(connection, Rig::id(number), StreamEnd::Reset { code: 1 });
     }
 
     fn finish(&mut self, copy: CopyId, outcome: Result<(Medium, u64), BlockOutcome>) {
@@ -328,7 +347,10 @@ impl Rig {
     }
 
     pub fn answer(&mut self, number: u64, answers: &[Answer]) {
-        self.say(number, FromSource::Answers { grant_ms: 1_000, answers: answers.to_vec() });
+        self.say(
+            number,
+            FromSource::Answers { grant_ms: 1_000, summary: UNMEASURED, answers: answers.to_vec() },
+        );
     }
 
     pub fn grant_all(&mut self, number: u64) {

@@ -5,6 +5,7 @@ use orbitkv_wire::payload::*;
 
 use super::super::{Effect, Life};
 use super::rig::*;
+use crate::flow::pacing::Rate;
 use crate::shard::tests::rig::{BOTH, DRAM, Fault, KIB, digest, settings};
 
 const BLOCK: u64 = 64 * KIB;
@@ -123,13 +124,16 @@ fn a_request_is_for_us_and_of_its_connection() {
         bend(&mut binding);
         let operation = rig.operation();
         let (deadline_ms, transport, residences) = (5, Transport::Quic, vec![here]);
-        rig.submit(at(1, 1), &Authorize { binding, operation, deadline_ms, transport, residences });
+        let attempt = Attempt::Second;
+        let authorize = Authorize { binding, operation, deadline_ms, transport, attempt, residences };
+        rig.submit(at(1, 1), &authorize);
         let [.., Effect::Say { message, tag, .. }, Effect::Finish { .. }] = &rig.effects[..] else {
             panic!()
         };
         assert_eq!((message, *tag), (&FromSource::Refused(Refusal::Misdirected), binding.tag()));
     }
     assert_eq!((rig.grants.figures().misdirected, rig.rig.shard.pins()), (5, 0));
+    assert_eq!(rig.grants.figures().asked, [0, 5, 0], "what is refused was asked, too");
 }
 
 #[test]
@@ -294,4 +298,35 @@ fn bounds_are_answered_with_busy() {
     rig.drain_all();
     let (_, answers) = rig.answers(1, Transport::Quic, &here[1..4]);
     assert_eq!(is_busy(&answers), [false; 3], "what has drained can be lent again");
+}
+
+#[test]
+fn what_a_rate_would_not_send_in_time_is_busy_and_each_node_has_its_share() {
+    let mut rig = GrantRig::small();
+    // Eight blocks' bytes in ten seconds.
+    rig.grants.settings.egress = Rate::new(BLOCK * 8 / 10 + 1);
+    rig.connect(1, requester(1, 1));
+    rig.connect(2, requester(2, 1));
+    for number in 0..12 {
+        assert!(rig.save(0, number, BLOCK));
+    }
+    let here: Vec<ExactResidence> =
+        (0..12).map(|number| rig.live(0, number, Medium::Dram).unwrap()).collect();
+    let granted =
+        |answers: &[Answer]| answers.iter().filter(|answer| matches!(answer, Answer::Granted { .. })).count();
+    let (_, answers) = rig.answers(1, Transport::Quic, &here);
+    assert_eq!(granted(&answers), 8, "{answers:?}");
+    let Some(Answer::Busy { retry_after_ms }) = answers.last() else { panic!("{answers:?}") };
+    assert!((9_900..=10_000).contains(retry_after_ms), "{retry_after_ms} ms");
+    assert_eq!(rig.grants.figures().busy_for_egress, [0, 0, 4]);
+    let (_, answers) = rig.answers(2, Transport::Quic, &here);
+    assert_eq!(granted(&answers), 4, "half of the rate is the other node's: {answers:?}");
+    // Nothing is sent of what is read over shared memory.
+    rig.on(|grants, _| grants.on_reader_joined(reader(2, 1)));
+    let (_, answers) = rig.answers(2, Transport::Shm, &here[..2]);
+    assert_eq!(granted(&answers), 2);
+    rig.turn();
+    rig.drain_all();
+    let (_, answers) = rig.answers(1, Transport::Quic, &here[..6]);
+    assert_eq!(granted(&answers), 6, "what has gone is no one's backlog");
 }

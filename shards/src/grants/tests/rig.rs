@@ -220,7 +220,8 @@ impl GrantRig {
         let binding = Binding { cluster: ClusterUuid([3; 16]), source: source(), requester };
         let residences = residences.to_vec();
         self.operations.insert(operation, (requester.node, transport, residences.clone()));
-        let authorize = Authorize { binding, operation, deadline_ms, transport, residences };
+        let attempt = Attempt::First;
+        let authorize = Authorize { binding, operation, deadline_ms, transport, attempt, residences };
         self.submit(at, &authorize);
     }
 

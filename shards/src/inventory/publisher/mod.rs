@@ -10,12 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use orbitkv_wire::identity::{Incarnation, NodeId, Sequence, ShardIndex};
 use orbitkv_wire::inventory::{FrameError, HEADER_BYTES, OpenRefusal, ResourceSummary};
 use thiserror::Error;
 
 use super::{ConnectionId, PermitTicket};
+use crate::flow::pressure::UNMEASURED;
 use crate::members::{Local, MemberMap};
 use crate::time::Moment;
 
@@ -200,6 +202,12 @@ pub struct Publisher {
     pool_waits_until: Option<Moment>,
     /// Per class of sessions: how much the one served last had been served.
     served_floor: [u64; 3],
+    /// Whether something came in since the last turn, or that turn left something over.
+    due: bool,
+    /// The journal's head as the last turn saw it.
+    head_seen: Sequence,
+    /// When the next turn is due if nothing comes in before, as of the last one.
+    deadline: Option<Moment>,
 }
 
 impl Publisher {
@@ -224,12 +232,7 @@ impl Publisher {
             scopes: Scopes::default(),
             intervals: Intervals::new(&settings.journal, settings.delta_records_max, body_bytes_max),
             outlet: Outlet::new(&settings),
-            summary: ResourceSummary {
-                window_ms: 0,
-                reads_queued: 0,
-                ssd_busy_permille: 0,
-                egress_busy_permille: 0,
-            },
+            summary: UNMEASURED,
             tickets: 0,
             exposed: Sequence(0),
             waits_since: None,
@@ -237,6 +240,9 @@ impl Publisher {
             paced_until: None,
             pool_waits_until: None,
             served_floor: [0; 3],
+            due: true,
+            head_seen: Sequence(0),
+            deadline: None,
         }
     }
 
@@ -248,6 +254,7 @@ impl Publisher {
         }
         self.members = members.clone();
         self.admits = true;
+        self.due = true;
         self.attempts.retain(|&node, attempts| members.has(node, attempts.incarnation));
         let own = members.has(self.local.node, self.local.incarnation);
         let ended: Vec<_> = (self.connections.iter())
@@ -304,6 +311,7 @@ impl Publisher {
         self.expose_now = false;
         self.paced_until = None;
         self.pool_waits_until = None;
+        self.due = true;
         self.assert_invariants();
     }
 
@@ -313,6 +321,7 @@ impl Publisher {
     /// If there is such a connection.
     pub fn on_connected(&mut self, id: ConnectionId, node: NodeId, now: Moment) {
         assert!(!self.connections.contains_key(&id), "connection {} exists", id.0);
+        self.due = true;
         if self.connections.len() == self.settings.connections_max {
             self.effect(PublisherEffect::Close { connection: id, cause: CloseCause::Busy });
             return;
@@ -323,12 +332,14 @@ impl Publisher {
 
     /// The transport lost a connection. One that we closed is not known any more, which is fine.
     pub fn on_closed(&mut self, id: ConnectionId, _now: Moment) {
+        self.due = true;
         self.forget(id);
         self.assert_invariants();
     }
 
     /// The transport takes no bytes for this connection until [`Publisher::on_writable`].
     pub fn on_blocked(&mut self, id: ConnectionId) {
+        self.due = true;
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.blocked = true;
         }
@@ -336,6 +347,7 @@ impl Publisher {
 
     /// The transport takes bytes again.
     pub fn on_writable(&mut self, id: ConnectionId) {
+        self.due = true;
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.blocked = false;
             if let State::Open(session) = &mut connection.state {
@@ -346,6 +358,7 @@ impl Publisher {
 
     /// A permit was granted. One whose wish has ended meanwhile was given back already.
     pub fn on_permit(&mut self, granted: PermitTicket, now: Moment) {
+        self.due = true;
         if let Some(phase @ Phase::Waiting { .. }) = self.phase_of(granted) {
             *phase = Phase::Permitted { ticket: granted, idle_since: now, stage: Stage::Granted };
         }
@@ -353,6 +366,7 @@ impl Publisher {
 
     /// A wish for a permit waits at this place; 1 is next.
     pub fn on_permit_waits(&mut self, waiting: PermitTicket, position: u32, _now: Moment) {
+        self.due = true;
         if let Some(Phase::Waiting { untold, .. }) = self.phase_of(waiting) {
             *untold = Some(position);
         }
@@ -373,6 +387,7 @@ impl Publisher {
     /// What is in the journal now is encoded in the next turn, without waiting for others.
     pub fn expose(&mut self) {
         self.expose_now = true;
+        self.due = true;
     }
 
     /// What to do next.
@@ -397,9 +412,23 @@ impl Publisher {
         None
     }
 
+    /// How long a change may wait for others from now on, those that wait already included.
+    ///
+    /// # Panics
+    /// If that is longer than [`COALESCING_WINDOW_MAX`].
+    pub fn set_coalescing_window(&mut self, window: Duration) {
+        self.settings.coalescing_window = window;
+        self.settings.assert_consistent();
+    }
+
     /// When a turn is due if nothing happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
+        if self.due { self.earliest_deadline() } else { self.deadline }
+    }
+
+    /// The same, by asking every connection.
+    fn earliest_deadline(&self) -> Option<Moment> {
         let window = self.waits_since.map(|since| since + self.settings.coalescing_window);
         let connections = self.connections.values().filter_map(|connection| match &connection.state {
             State::Greeting { until } => Some(*until),

@@ -23,6 +23,7 @@ impl Publisher {
     /// One whole frame came on a connection; `head` is the journal's. A frame on a connection that has
     /// ended changes nothing.
     pub fn on_frame(&mut self, id: ConnectionId, frame: &[u8], head: Sequence, now: Moment) {
+        self.due = true;
         if !self.connections.contains_key(&id) {
             return;
         }

@@ -21,13 +21,14 @@ pub const COALESCING_WINDOW_MAX: Duration = Duration::from_millis(5);
 /// Progress over nothing is told at most this often, but at once for a flush.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A session in which nothing else left says that it lives before this much time has passed.
-pub const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
+/// A session in which nothing else left says that it lives before this much time has passed: two of these fit into the
+/// freshness bound of 5 s, with a second for a beat that is lost and sent again (ADR 35).
+pub const LIVENESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Beats leave at multiples of this on the driver's clock, each at the last one before it is overdue. So the beats of
 /// a core leave in one turn, and where nodes share a clock, those of its peers come in together, too: at rest, nearly
 /// all that a node spends is waking up (ADR 21).
-pub const LIVENESS_STEP: Duration = Duration::from_millis(500);
+pub const LIVENESS_STEP: Duration = Duration::from_secs(1);
 
 const _: () =
     assert!(LIVENESS_STEP.as_nanos() * 2 <= LIVENESS_INTERVAL.as_nanos(), "a beat is followed by a rest");

@@ -61,6 +61,12 @@ impl Publisher {
             return false;
         }
         let head = source.journal.head();
+        // Every connection is looked at in a turn: only when something can come of it.
+        if !self.due && head == self.head_seen && self.deadline.is_none_or(|deadline| now < deadline) {
+            let missed = self.earliest_deadline().filter(|deadline| *deadline <= now);
+            debug_assert_eq!(missed, None, "what changes a deadline makes a turn due");
+            return false;
+        }
         let slice = Slice::new(self.settings.slice_records, self.settings.slice_bytes);
         let mut turn = Turn { source, slice, head, now, more: false };
         self.paced_until = None;
@@ -74,6 +80,9 @@ impl Publisher {
         }
         self.forget_passed();
         self.assert_invariants();
+        self.due = turn.more;
+        self.head_seen = head;
+        self.deadline = self.earliest_deadline();
         turn.more
     }
 

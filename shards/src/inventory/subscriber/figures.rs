@@ -128,6 +128,6 @@ pub struct OwnerDetail {
     pub lacking_since: Option<Moment>,
     /// Whether there was no room for what the source has.
     pub misfit: bool,
-    /// How busy the source said it is.
-    pub summary: Option<ResourceSummary>,
+    /// How busy the source said it is, and when that was received.
+    pub summary: Option<(ResourceSummary, Moment)>,
 }

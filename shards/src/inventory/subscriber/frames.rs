@@ -67,7 +67,7 @@ impl Subscriber {
         // A beat moves no cursor and costs no credit: it need not wait for its turn.
         if header.kind == Kind::Liveness as u8 {
             if let FromSource::Liveness { summary } = decode_from_source(&header, body)? {
-                stream.summary = Some(summary);
+                stream.summary = Some((summary, now));
             }
             stream.source_head = stream.source_head.max(Sequence(header.head));
             stream.freshness.on_frame(Sequence(header.head), now, applied);
@@ -303,7 +303,7 @@ impl Subscriber {
         stream.freshness.on_frame(head, receipt, applied);
         let session = stream.session_mut().expect("frames come in sessions");
         if session.consume(header, &self.settings, now) {
-            self.acknowledge(id);
+            self.acknowledge(id, now);
         }
     }
 

@@ -164,7 +164,7 @@ impl Subscriber {
                     self.dials.push(id);
                 }
                 Link::Open(session) if session.ack_due().is_some_and(|due| due <= now) => {
-                    self.acknowledge(id)
+                    self.acknowledge(id, now)
                 }
                 Link::Open(_) => self.end_session(id, Ending::Ours(CloseCause::PageTimeout), now),
                 Link::Queued | Link::Dialing => unreachable!("these wait for others"),
@@ -175,14 +175,15 @@ impl Subscriber {
     }
 
     /// Sends the ACK of everything consumed.
-    pub(super) fn acknowledge(&mut self, id: StreamId) {
+    pub(super) fn acknowledge(&mut self, id: StreamId, now: Moment) {
         let stream = self.streams.get_mut(&id).expect("a stream that is expected");
         let (view, applied) = match stream.view {
             Some(view) => (view.snapshot, view.applied),
             None => (SnapshotId([0; 16]), Sequence(0)),
         };
         let session = stream.session_mut().expect("only sessions acknowledge");
-        let (connection, bytes) = (session.connection, session.acknowledge(view, applied));
+        let (connection, bytes) =
+            (session.connection, session.acknowledge(view, applied, now + self.settings.ack_wait));
         self.effects.push_back(SubscriberEffect::Send { connection, bytes });
         self.figures.acks += 1;
     }

@@ -30,10 +30,12 @@ use std::time::Duration;
 
 use orbitkv_wire::bounds;
 use orbitkv_wire::identity::{Incarnation, NamespaceDigest, NodeId, ShardIndex};
+use orbitkv_wire::inventory::{ResourceSummary, SourceStream};
 use orbitkv_wire::scope::{Scope, ScopeDigest};
 
 use crate::coverage::{CoreCoverage, Standing, Unavailable};
 use crate::fence::Reading;
+use crate::flow::pressure::SUMMARY_AGE_MAX;
 use crate::index::{Owner, Partition, ViewId};
 use crate::inventory::{ConnectionId, PermitTicket};
 use crate::members::{Local, Member};
@@ -65,7 +67,7 @@ pub struct SubscriberSettings {
     pub backlog_frames_max: usize,
     /// Consumed bytes that are acknowledged at once.
     pub ack_bytes: u32,
-    /// Longest time that progress is not acknowledged.
+    /// Longest time that progress is not acknowledged, and least time between two ACKs that give little credit.
     pub ack_wait: Duration,
     /// Changes that are applied in one go; a frame with more is applied in steps of as many.
     pub changes_per_step: usize,
@@ -363,6 +365,44 @@ impl Subscriber {
         self.numbers.get(&owner.peer).map(|node| &self.peers[node].member)
     }
 
+    /// How long ago the inventory that a row is of was last known to be whole; none if it never was.
+    #[must_use]
+    pub fn age_of(&self, owner: Owner, now: Moment) -> Option<Duration> {
+        let peer = &self.peers[self.numbers.get(&owner.peer)?];
+        let mut streams = peer.streams.iter().map(|id| &self.streams[id]);
+        let stream = streams.find(|stream| stream.source.shard == owner.shard)?;
+        Some(now.since(stream.freshness.fresh_at()?))
+    }
+
+    /// How long ago the inventory of a source was last known to be whole; none if it never was.
+    #[must_use]
+    pub fn view_age(&self, source: &SourceStream, now: Moment) -> Option<Duration> {
+        let fresh_at = self.streams[&self.stream_of(source)?].freshness.fresh_at()?;
+        Some(now.since(fresh_at))
+    }
+
+    /// How busy a source said that it is, and how long ago; none if that is too long ago to say anything, or of
+    /// another life.
+    #[must_use]
+    pub fn summary_of(&self, source: &SourceStream, now: Moment) -> Option<(ResourceSummary, Duration)> {
+        let (summary, received) = self.streams[&self.stream_of(source)?].summary?;
+        let age = now.since(received);
+        // Before its first window has ended it has measured nothing.
+        (summary.window_ms > 0 && age <= SUMMARY_AGE_MAX).then_some((summary, age))
+    }
+
+    /// A source has said elsewhere how busy it is.
+    pub fn on_summary(&mut self, source: &SourceStream, summary: ResourceSummary, now: Moment) {
+        if let Some(id) = self.stream_of(source) {
+            self.streams.get_mut(&id).expect("just found").summary = Some((summary, now));
+        }
+    }
+
+    fn stream_of(&self, source: &SourceStream) -> Option<StreamId> {
+        let mut streams = self.peers.get(&source.node)?.streams.iter();
+        streams.find(|id| self.streams[id].source == *source).copied()
+    }
+
     /// Up to `count` owner streams after `after`, in the order of their numbers.
     pub fn owners<'a>(
         &'a self,
@@ -372,6 +412,12 @@ impl Subscriber {
     ) -> impl Iterator<Item = OwnerDetail> + 'a {
         let from = after.map_or(StreamId(0), |StreamId(number)| StreamId(number + 1));
         self.streams.range(from..).take(count).map(|(&id, stream)| stream.detail(id, partition))
+    }
+
+    /// How long no page has come of the bootstrap that waits longest; none if no stream lacks its view.
+    #[must_use]
+    pub fn bootstrap_age(&self, now: Moment) -> Option<Duration> {
+        self.streams.values().filter_map(|stream| stream.bootstrap_age(self.settings.page_wait, now)).max()
     }
 
     /// Counters.

@@ -55,6 +55,8 @@ pub(super) struct Session {
     /// Those of them that were consumed.
     consumed_bytes: u32,
     ack_due: Option<Moment>,
+    /// Before which no other ACK leaves unless enough credit has gathered.
+    ack_rests_until: Moment,
     sent_frame: u64,
 }
 
@@ -73,6 +75,7 @@ impl Session {
             outstanding_bytes: 0,
             consumed_bytes: 0,
             ack_due: None,
+            ack_rests_until: now,
             sent_frame: 1,
         }
     }
@@ -140,7 +143,13 @@ impl Session {
         self.consumed_frame = header.frame;
         self.consumed_bytes += credit_bytes(header);
         assert!(self.consumed_bytes <= self.outstanding_bytes, "what is consumed was received");
-        self.ack_due.get_or_insert(now + settings.ack_wait);
+        let due = if brings_content(header) {
+            // At once if none has left lately: it travels with the transport's own acknowledgement of the frame.
+            now.max(self.ack_rests_until)
+        } else {
+            now + settings.ack_wait
+        };
+        self.ack_due = Some(self.ack_due.map_or(due, |before| before.min(due)));
         self.consumed_bytes >= settings.ack_bytes
     }
 
@@ -149,8 +158,9 @@ impl Session {
         self.ack_due
     }
 
-    /// The ACK of everything consumed.
-    pub fn acknowledge(&mut self, view: SnapshotId, applied: Sequence) -> Vec<u8> {
+    /// The ACK of everything consumed; but for credit, the next one rests until `next_at`.
+    pub fn acknowledge(&mut self, view: SnapshotId, applied: Sequence, next_at: Moment) -> Vec<u8> {
+        self.ack_rests_until = next_at;
         self.outstanding_bytes -= std::mem::take(&mut self.consumed_bytes);
         self.ack_due = None;
         let consumed_frame = self.consumed_frame;
@@ -164,6 +174,14 @@ impl Session {
         append_from_requester(&mut bytes, self.tag, self.sent_frame, message);
         bytes
     }
+}
+
+/// Whether a frame carries a part of a view or moves its cursor.
+fn brings_content(header: &Header) -> bool {
+    matches!(
+        Kind::from_wire(header.kind),
+        Some(Kind::SnapshotPage | Kind::Delta | Kind::SnapshotCommit | Kind::Progress)
+    )
 }
 
 /// Bytes that a frame takes of the window. Small frames are not held against a source: their number is

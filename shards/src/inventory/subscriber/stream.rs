@@ -1,6 +1,7 @@
 //! One owner stream on its requester's core: what is installed of it, and the link over which more comes.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use orbitkv_wire::identity::{Sequence, SnapshotId};
 use orbitkv_wire::inventory::{ResourceSummary, Resume, SourceStream};
@@ -58,7 +59,8 @@ pub(super) struct Stream {
     pub misfit: Option<Misfit>,
     pub freshness: Freshness,
     pub source_head: Sequence,
-    pub summary: Option<ResourceSummary>,
+    /// How busy its source said it is, and when that was received.
+    pub summary: Option<(ResourceSummary, Moment)>,
     pub attempt: u64,
     pub failures: u32,
     /// Since when its view is missing or beyond repair.
@@ -144,6 +146,18 @@ impl Stream {
                 [session.ack_due(), page_due].into_iter().flatten().min()
             }
         }
+    }
+
+    /// How long it has no view and no page of one has come; none while it has one that can be repaired.
+    pub fn bootstrap_age(&self, page_wait: Duration, now: Moment) -> Option<Duration> {
+        let lacking = now.since(self.lacking_since?);
+        let page = match self.session().map(|session| &session.phase) {
+            Some(Phase::Bootstrapping(Bootstrap::Staging(staging))) => {
+                (now + page_wait).since(staging.page_due)
+            }
+            _ => lacking,
+        };
+        Some(page.min(lacking))
     }
 
     /// Whether it wishes for a permit or has one.

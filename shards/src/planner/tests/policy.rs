@@ -39,6 +39,25 @@ fn a_slow_source_is_avoided_once_enough_was_seen_of_both() {
 }
 
 #[test]
+fn another_mode_is_that_of_the_next_batch() {
+    let mut rig = taught(careful(Mode::Shadow));
+    assert_eq!(rig.routes(&both()), [dram(0)]);
+    rig.room.set_mode(Mode::Executed);
+    assert_eq!(rig.routes(&both()), [dram(1)]);
+    assert!(rig.latest().is_followed);
+    // The batch of before ends as it began, though it was not followed and the present one is.
+    let judged = rig.room.figures().judged;
+    rig.arrive(2, Duration::from_micros(SLOW));
+    assert_eq!(rig.room.figures().judged, judged + 2);
+    rig.room.set_mode(Mode::Fixed);
+    let traces = rig.room.traces().count();
+    assert_eq!(rig.routes(&both()), [dram(0)]);
+    assert_eq!(rig.room.traces().count(), traces, "nothing is priced");
+    rig.room.set_mode(Mode::Executed);
+    assert_eq!(rig.routes(&both()), [dram(1)], "what was seen is not forgotten");
+}
+
+#[test]
 fn fewer_than_32_successes_of_either_leave_the_order_as_it_is() {
     for (slow, fast, expected) in [(32, 32, dram(1)), (31, 64, dram(0)), (64, 31, dram(0)), (0, 0, dram(0))] {
         let mut rig = Rig::new(careful(Mode::Executed));

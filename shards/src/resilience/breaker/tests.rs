@@ -92,3 +92,26 @@ fn a_success_ends_a_row_of_failures() {
     let passed = ticket(breaker.admit(at(0)));
     assert!(breaker.record(passed, Outcome::Failure, at(0)).is_some());
 }
+
+#[test]
+fn another_rule_looks_back_anew_and_decides_over_nothing_that_is_out_in_another_period() {
+    let rule = |window_calls| Rule::Share { window_calls, threshold: 1.0 };
+    let mut breaker = Breaker::new(rule(3), Duration::from_secs(1));
+    let mut fail = |breaker: &mut Breaker| {
+        let passed = ticket(breaker.admit(at(0)));
+        breaker.record(passed, Outcome::Failure, at(0))
+    };
+    (0..2).for_each(|_| assert_eq!(fail(&mut breaker), None));
+    let out = ticket(breaker.admit(at(0)));
+    breaker.retune(rule(2), Duration::from_secs(5));
+    assert_eq!(fail(&mut breaker), None, "two failures of before do not count");
+    // A call of the same period counts when it comes back.
+    assert_eq!(breaker.record(out, Outcome::Failure, at(0)), Some(Change::Opened { until: at(5_000) }));
+    breaker.retune(rule(1), Duration::ZERO);
+    assert!(breaker.is_open(at(4_999)) && !breaker.is_open(at(5_000)), "the pause has begun");
+    let probe = ticket(breaker.admit(at(5_000)));
+    breaker.close();
+    assert_eq!(breaker.phase(at(5_000)), Phase::Closed);
+    assert_eq!(breaker.record(probe, Outcome::Failure, at(5_000)), None, "it was of another period");
+    assert!(!breaker.is_open(at(5_000)));
+}

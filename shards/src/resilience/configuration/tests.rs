@@ -1,3 +1,6 @@
+use orbitkv_wire::config::place_hash;
+use proptest::prelude::*;
+
 use super::*;
 
 fn at(second: u64) -> Moment {
@@ -31,6 +34,60 @@ fn the_store_is_read_at_its_time_and_not_more_often_after_a_pause() {
     cache.tick(at(100), || Ok(Published::settled(5, 50)));
     assert_eq!(cache.tick(at(119), never), Refresh::NotDue);
     assert_eq!(cache.next_deadline(), at(120));
+}
+
+#[test]
+fn a_change_that_is_heard_of_is_read_at_once_and_the_pace_goes_on_from_there() {
+    let mut cache = cache();
+    let same = || Ok(Published::settled(5, 50));
+    cache.tick(at(0), same);
+    cache.hasten(at(7));
+    assert_eq!(cache.next_deadline(), at(7));
+    assert_eq!(cache.tick(at(7), || Ok(Published::settled(6, 60))), Refresh::Changed);
+    assert_eq!(cache.next_deadline(), at(37));
+    // What is due already does not become due later.
+    cache.hasten(at(40));
+    assert_eq!(cache.next_deadline(), at(37));
+}
+
+/// The place of a hash among a hundred, counted instead of multiplied.
+fn counted(hash: u64) -> u32 {
+    let scaled = u128::from(hash) * 100;
+    (1..100).filter(|place| scaled >= *place << 64).count() as u32
+}
+
+proptest! {
+    /// A node that has a version at some share has it at every larger one, and at all of them at the end.
+    #[test]
+    fn stages_are_nested(name in "[a-z0-9-]{1,64}") {
+        let hash = place_hash(name.parse().expect("legal"));
+        let place = Rollout::place(hash, 100);
+        prop_assert_eq!(place, counted(hash));
+        let has = |admitted| {
+            let staged = Rollout::Staged { admitted, of: 100 };
+            *Published { version: 2, stable: 'a', candidate: Some(('b', staged)) }.target(place) == 'b'
+        };
+        let seen: Vec<bool> = (0..=100).map(has).collect();
+        prop_assert!(seen.is_sorted(), "{:?}", seen);
+        prop_assert!(!seen[0] && seen[100]);
+        prop_assert_eq!(seen.iter().filter(|has| !**has).count() as u32, place + 1);
+    }
+}
+
+#[test]
+fn a_share_is_that_share_of_many_nodes() {
+    // Names as operators give them: they differ in their last letters.
+    let names = (0..10_000).map(|number| format!("host-{number}"));
+    let places: Vec<u32> =
+        names.map(|name| Rollout::place(place_hash(name.parse().expect("legal")), 100)).collect();
+    for share in [1, 5, 10, 25, 50, 75, 99] {
+        let admitted =
+            places.iter().filter(|place| Rollout::Staged { admitted: share, of: 100 }.admits(**place));
+        let (seen, expected) = (admitted.count() as f64, f64::from(share) * 100.0);
+        // Four standard deviations of so many fair draws.
+        let margin = 4.0 * (expected * (1.0 - f64::from(share) / 100.0)).sqrt();
+        assert!((seen - expected).abs() <= margin, "{seen} of {expected} at {share} %");
+    }
 }
 
 #[test]

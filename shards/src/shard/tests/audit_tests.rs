@@ -50,6 +50,26 @@ fn every_block_is_read_again_in_turn_and_nothing_comes_of_it() {
 }
 
 #[test]
+fn another_pause_is_that_before_the_next_block() {
+    let mut rig = audited(1..4);
+    assert!(pass(&mut rig));
+    rig.complete(0, Fault::None);
+    // The next one would be due in a second.
+    rig.shard.set_audit_interval(Some(INTERVAL / 10), rig.now);
+    assert_eq!(rig.shard.next_deadline(), Some(rig.now + INTERVAL / 10));
+    rig.now = rig.now + INTERVAL / 10;
+    rig.shard.on_time(rig.now);
+    assert!(rig.start_one());
+    // One that is being read is read to its end.
+    rig.shard.set_audit_interval(None, rig.now);
+    rig.complete(0, Fault::None);
+    assert_eq!((rig.counters().audited, rig.shard.next_deadline()), (2, None));
+    assert!(!pass(&mut rig), "there is no audit any more");
+    rig.shard.set_audit_interval(Some(INTERVAL), rig.now);
+    assert!(pass(&mut rig));
+}
+
+#[test]
 fn a_block_that_is_not_what_was_written_is_named_once_and_ended() {
     for (fault, cause) in [(Fault::Flipped, LostCause::WrongBytes), (Fault::Error, LostCause::Unreadable)] {
         let mut rig = audited(1..2);

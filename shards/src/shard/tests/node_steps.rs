@@ -126,6 +126,8 @@ impl Case {
         self.rig.now.0 += self.random.below(600);
         let now = self.rig.now;
         self.rig.shard.on_time(now);
+        self.rig.shard.on_device_seen();
+        self.rig.collect();
         self.model.leases.retain(|_, lease| lease.expires.is_none_or(|expires| expires > now));
         assert!(self.rig.shard.next_deadline().is_none_or(|deadline| deadline > now));
     }

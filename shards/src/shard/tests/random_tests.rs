@@ -2,11 +2,12 @@
 //! its number; `one_case` with that number repeats it exactly. `ORBITKV_MODEL_CASES` asks for more.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use orbitkv_wire::engine::answers::SlotOutcome;
 
 use super::super::command::Media;
-use super::super::{Command, Outcome, ShardSettings};
+use super::super::{Command, DeviceGuardSettings, Outcome, ShardSettings};
 use super::model::{Model, Name};
 use super::rig::{BOTH, KIB, Rig, digest, key, settings};
 use crate::leases::{ConnectionId, InstanceId};
@@ -16,7 +17,7 @@ const STEPS: u64 = 400;
 const KEYS: u8 = 24;
 pub(super) const SIZES: [u64; 6] = [64 * KIB, 64 * KIB, 100_001, 192 * KIB + 1, 300 * KIB, 4_096];
 
-pub(super) struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     pub(super) fn next(&mut self) -> u64 {
@@ -83,6 +84,14 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
         settings.blocks_max = 8 + random.below(24);
     }
     settings.life_slice_entries = 1 + random.below(6) as usize;
+    if random.one_in(2) {
+        settings.device_guard = DeviceGuardSettings {
+            failed_percent: 50,
+            window_calls: 4,
+            open_for: Duration::from_nanos(2_000),
+            read_budget: Duration::from_nanos(3_000),
+        };
+    }
     let (errors_per_mille, flips_per_mille) =
         [(0, 0), (0, 0), (30, 0), (0, 40), (60, 10), (500, 0), (950, 0)][random.below(7) as usize];
     let mut case = Case {
@@ -168,6 +177,11 @@ impl Case {
             self.end_connection(connection);
         }
         self.rig.settle();
+        // What waits for a device that is left alone is tried after two pauses.
+        while !self.rig.shard.write_queue.is_empty() || !self.rig.shard.moves.is_empty() {
+            self.rig.now.0 += 4_000;
+            self.rig.settle();
+        }
         self.model.take_answers(&mut self.rig);
         assert!(self.model.pending.is_empty(), "everything is answered once the device is done");
         let figures = self.rig.shard.figures();
@@ -198,6 +212,9 @@ impl Case {
             ("lost races", counters.saves_lost_race),
             ("holds expired", figures.holds_expired),
             ("waiting refused", figures.waiting[2]),
+            ("device left alone", self.rig.shard.device_standing().opens),
+            ("late reads", self.rig.shard.device_standing().late_reads),
+            ("blocks not read", self.rig.shard.device_standing().barred),
         ]);
         if let Some((accounting, state)) = log {
             assert_eq!((accounting.shares.in_flight_writes, accounting.shares.readers), (0, 0));
@@ -259,6 +276,9 @@ fn random_lives_keep_every_promise() {
         "lost races",
         "holds expired",
         "waiting refused",
+        "device left alone",
+        "late reads",
+        "blocks not read",
         "reinsertions",
         "segments freed",
         "segments quarantined",

@@ -8,18 +8,24 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use orbitkv_wire::engine::answers::{BlockRecord, CommitOutcome, EvictOutcome, Place, SlotRecord};
+use orbitkv_wire::engine::answers::{
+    BlockRecord, CommitOutcome, EvictOutcome, Place, PrefetchOutcome, SlotRecord,
+};
 use orbitkv_wire::identity::{
     BlockHash, GroupId, Incarnation, KeyHash, NamespaceDigest, Sequence, ShardIndex,
 };
 
 use super::super::command::{Holder, Media, Resident};
-use super::super::{Command, Counters, Key, Order, OrderKind, Outcome, Places, Shard, ShardSettings, Tag};
+use super::super::{
+    Command, Counters, DeviceGuardSettings, Key, Order, OrderKind, Outcome, Places, PrefetchSettings, Shard,
+    ShardSettings, Tag,
+};
 use crate::inventory::publisher::Residences;
 use crate::journal::{Interval, JournalSettings, Record};
 use crate::key::StateKey;
 use crate::leases::{ConnectionId, InstanceId, LeaseSettings, LeaseToken};
 use crate::reservations::ReservationId;
+use crate::retention::Retention;
 use crate::segment_log::{SegmentLogSettings, TableWrite, decode_table};
 use crate::slab::{CHUNK_BYTES, SlabSettings};
 use crate::time::Moment;
@@ -102,7 +108,11 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         waiting_max: 6,
         blocks_max: 4_096,
         read_failures_in_a_row_max: 16,
+        write_failures_in_a_row_max: 16,
+        device_guard: DeviceGuardSettings { failed_percent: 0, ..DeviceGuardSettings::default() },
         life_slice_entries: 2,
+        prefetch: PrefetchSettings { wishes_max: 12, active_max: 4, reads_max: 2, bytes_max: bytes / 4 },
+        retention: Retention::Weigh,
         audit_interval: None,
     }
 }
@@ -209,6 +219,12 @@ impl Rig {
         self.answers.remove(&tag).unwrap_or_default()
     }
 
+    /// Whether a command that is answered in parts has been answered whole.
+    pub fn answered(&self, tag: Tag) -> bool {
+        let last = self.answers.get(&tag).and_then(|answers| answers.last());
+        matches!(last, Some(Outcome::Blocks { done: true, .. }))
+    }
+
     /// Gives a command that is answered at once, and only once.
     pub fn call(&mut self, command: Command) -> Outcome {
         let tag = self.submit(command);
@@ -274,8 +290,15 @@ impl Rig {
         pages.iter().enumerate().all(|(page, word)| *word == stamp(value, page as u64))
     }
 
+    /// Whether a value lies at a place of the file.
+    pub fn file_holds(&self, offset: u64, bytes: u64, value: u64) -> bool {
+        let pages = &self.file[self.file_pages(offset, bytes)];
+        pages.iter().enumerate().all(|(page, word)| *word == stamp(value, page as u64))
+    }
+
     /// Takes the next device operation, as the device does when it has room.
     pub fn start_one(&mut self) -> bool {
+        self.shard.hear(self.now);
         let Some(order) = self.shard.poll_order() else {
             self.collect();
             return false;
@@ -358,7 +381,9 @@ impl Rig {
             Fault::None | Fault::Flipped => Ok(sum),
             Fault::Error | Fault::Short => Err(EIO),
         };
+        self.shard.hear(self.now);
         self.shard.on_transfer_done(order.id, outcome);
+        self.shard.on_device_seen();
         self.collect();
     }
 
@@ -493,6 +518,15 @@ impl Rig {
         }
         all.sort_by_key(|block| block.index);
         (all, finished)
+    }
+
+    /// Says that keys will be acquired by `until`; what is done about each.
+    pub fn prefetch(&mut self, connection: u64, numbers: &[u8], until: Moment) -> Vec<PrefetchOutcome> {
+        let (connection, namespaces) = (ConnectionId(connection), vec![digest(0)]);
+        let command = Command::Prefetch { connection, namespaces, keys: keys(numbers), until };
+        let Outcome::Prefetched(outcomes) = self.call(command) else { panic!("not outcomes") };
+        assert!(outcomes.iter().zip(0..).all(|((index, _), wanted)| *index == wanted));
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
     pub fn release(&mut self, token: u128, connection: u64) -> Outcome {

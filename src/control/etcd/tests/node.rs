@@ -123,7 +123,7 @@ impl Node {
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             let (withdraw, withdrawn) = oneshot::channel::<()>();
             let (_, doubted) = tokio::sync::mpsc::unbounded_channel();
-            let membership = run(registrar, lives, doubted, seen, async {
+            let membership = run(registrar, lives, None, doubted, seen, async {
                 let _ = withdrawn.await;
             });
             runtime.block_on(async {

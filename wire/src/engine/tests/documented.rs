@@ -51,6 +51,7 @@ fn every_number_is_documented() {
         SlotOutcome: u8,
         CommitOutcome: u8,
         EvictOutcome: u8,
+        PrefetchOutcome: u8,
         Place: u8,
         BlockOutcome: u8,
         Coverage: u8,

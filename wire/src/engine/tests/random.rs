@@ -76,10 +76,12 @@ proptest! {
 
     #[test]
     fn a_prefix_is_read_as_it_was_written(
-        query: bool, hold in 0..=1u8, completion in 0..=1u8, lease: [u8; 16],
+        which in 0..3usize, hold in 0..=1u8, completion in 0..=1u8, lease: [u8; 16],
         lists in vec((any::<u32>(), any::<u16>(), vec(any_of::<HashRecord>(), 0..5)), 0..6)
     ) {
-        let operation = if query { Operation::Query } else { Operation::Acquire };
+        let operation = [Operation::Query, Operation::Acquire, Operation::Prefetch][which];
+        // Who prefetches pins nothing.
+        let (hold, lease) = if operation == Operation::Prefetch { (0, [0; 16]) } else { (hold, lease) };
         let body = PrefixBody { lists: lists.len() as u32, completion, hold, lease };
         let heads: Vec<_> = lists
             .iter()
@@ -92,8 +94,9 @@ proptest! {
         append_prefix_request(&mut bytes, operation, 1, 0, &body, &heads, &hashes);
         let (header, range) = split_frame(&bytes).unwrap().unwrap();
         let (read, read_heads, read_hashes) = match decode_request(&header, &bytes[range]).unwrap() {
-            Request::Query(body, lists, hashes) if query => (body, lists, hashes),
-            Request::Acquire(body, lists, hashes) if !query => (body, lists, hashes),
+            Request::Query(body, lists, hashes) if operation == Operation::Query => (body, lists, hashes),
+            Request::Acquire(body, lists, hashes) if operation == Operation::Acquire => (body, lists, hashes),
+            Request::Prefetch(body, lists, hashes) if operation == Operation::Prefetch => (body, lists, hashes),
             other => panic!("{other:?}"),
         };
         prop_assert_eq!((read, read_heads, read_hashes.to_vec().unwrap()), (body, heads, hashes));
@@ -118,7 +121,7 @@ proptest! {
     /// Random bodies behind a plausible header reach every decoder.
     #[test]
     fn random_bodies_do_no_harm(
-        operation in 0..=17u8, status in 0..=2u16, count in 0..8u32, body in vec(any::<u8>(), 0..300)
+        operation in 0..=18u8, status in 0..=2u16, count in 0..8u32, body in vec(any::<u8>(), 0..300)
     ) {
         let length = (HEADER_BYTES + body.len()) as u32;
         let header = Header { length, operation, flags: 0, status, request_id: 1, deadline_ms: 0, count };

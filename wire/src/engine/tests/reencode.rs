@@ -28,7 +28,9 @@ pub fn request(header: &Header, request: &Request<'_>) -> Result<Vec<u8>, FrameE
         Request::Commit(body, records) | Request::Abort(body, records) => {
             append_request(&mut out, operation, id, wait, body, &all(records)?);
         }
-        Request::Query(body, lists, hashes) | Request::Acquire(body, lists, hashes) => {
+        Request::Query(body, lists, hashes)
+        | Request::Acquire(body, lists, hashes)
+        | Request::Prefetch(body, lists, hashes) => {
             append_prefix_request(&mut out, operation, id, wait, body, lists, &all(hashes)?);
         }
         Request::Attach(body) | Request::Release(body) => {

@@ -220,7 +220,9 @@ fn prefix(operation: Operation, lists: usize, hashes: usize) -> Vec<u8> {
 
 #[test]
 fn a_prefix_has_bounds_on_hashes_and_lists() {
-    for (operation, limit) in [(Operation::Query, 16_384), (Operation::Acquire, 4_096)] {
+    for (operation, limit) in
+        [(Operation::Query, 16_384), (Operation::Acquire, 4_096), (Operation::Prefetch, 4_096)]
+    {
         let (header, body) = parts(&prefix(operation, 64, limit));
         assert_eq!(asked(&header, &body), Ok(()));
         let (header, body) = parts(&prefix(operation, 1, limit + 1));
@@ -267,6 +269,9 @@ fn numbers_and_flags_in_requests_are_known_ones() {
     byte_rule("query", 4, 0..=1);
     byte_rule("query", 5, 0..=1);
     byte_rule("acquire", 4, 0..=1);
+    byte_rule("prefetch", 4, 0..=1);
+    // Nothing is pinned, whatever a Query may ask for with the same bytes.
+    (5..22).for_each(|at| byte_rule("prefetch", at, 0..=0));
     byte_rule("evict", 4, 1..=3);
     byte_rule("clear", 32, 1..=3);
     byte_rule("list", 32, 1..=3);

@@ -132,6 +132,7 @@ pub fn requests() -> Vec<Sample> {
         ),
         bare("request sync", Operation::Sync, 15),
         bare("request drain", Operation::Drain, 16),
+        prefetch(),
     ]
 }
 
@@ -227,6 +228,27 @@ fn acquire() -> Sample {
     )
 }
 
+fn prefetch() -> Sample {
+    let body = PrefixBody { lists: 2, completion: 0, hold: 0, lease: [0; 16] };
+    let lists = [
+        ListRecord { namespace: 3, group: 0, count: 1 },
+        ListRecord { namespace: 3, group: 0x0708, count: 1 },
+    ];
+    let hashes = [0x11, 0x51].map(|first| HashRecord { block: counting(first) });
+    sample(
+        "request prefetch",
+        |out| append_prefix_request(out, Operation::Prefetch, ID, WAIT, &body, &lists, &hashes),
+        ask(17, 2),
+        vec![
+            part(22).u32(0, 2).u8(4, 0).u8(5, 0).raw(6, &[0; 16]),
+            part(10).u32(0, 3).u16(4, 0).u32(6, 1),
+            part(10).u32(0, 3).u16(4, 0x0708).u32(6, 1),
+            part(32).raw(0, &counting::<32>(0x11)),
+            part(32).raw(0, &counting::<32>(0x51)),
+        ],
+    )
+}
+
 /// An answer of one body without records.
 fn single(name: &'static str, operation: Operation, body: &impl Fixed, part: Part) -> Sample {
     let append = |out: &mut Vec<u8>| append_answer::<_, PlaceRecord>(out, operation, ID, false, body, &[]);
@@ -290,6 +312,7 @@ pub fn answers() -> Vec<Sample> {
         sync_answer(),
         drain_answer("answer drain, more follow", true, [1, 2, 3, 4]),
         drain_answer("answer drain, last", false, [0; 4]),
+        outcomes("answer prefetch", Operation::Prefetch, &[0, 1, 2, 3, 4, 5]),
         sample(
             "answer refused",
             |out| append_refusal(out, Operation::Query, ID, Status::OverLimit, 16_384, "16385 hashes; split"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::inventory::NamespaceRecord;
+use crate::inventory::{NamespaceRecord, ResourceSummary};
 use crate::tests::document::{
     bounds_of, fixed_types, headings, numbers, numbers_of, pairs, structs, structs_of,
 };
@@ -12,8 +12,8 @@ const PAGE: &str = include_str!("../../../../docs/payload-protocol.md");
 
 /// Every fixed struct as the compiler has it, in the order of the layout hash.
 const TYPES: &[(&str, usize)] = &fixed_types!(
-    Header AuthorizeBody NamespaceRecord ResidenceRecord AnswersBody AnswerRecord RefusedBody BytesBody
-    ExtentBody FailedBody StoppedBody
+    Header AuthorizeBody NamespaceRecord ResidenceRecord AnswersBody ResourceSummary AnswerRecord
+    RefusedBody BytesBody ExtentBody FailedBody StoppedBody
 );
 
 #[test]
@@ -43,6 +43,7 @@ fn every_number_is_documented() {
     let expected = numbers_of! {
         Kind: u8,
         Transport: u8,
+        Attempt: u8,
         AnswerKind: u8,
         RefusalCause: u8,
         FailureCause: u8,

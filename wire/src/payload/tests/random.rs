@@ -8,7 +8,7 @@ use super::golden::respell;
 use super::samples::{Says, samples};
 use super::*;
 use crate::identity::*;
-use crate::inventory::{Requester, SourceStream};
+use crate::inventory::{Requester, ResourceSummary, SourceStream};
 
 fn says() -> impl Strategy<Value = Says> {
     prop_oneof![Just(Says::Authorize), Just(Says::Requester), Just(Says::Source)]
@@ -39,6 +39,7 @@ fn operations() -> impl Strategy<Value = OperationId> {
 prop_compose! {
     fn authorizes()(
         binding in bindings(), operation in operations(), deadline_ms in 1..=600_000u32, shm: bool,
+        attempt in one_of(Attempt::ALL),
         wanted in btree_map((0..4u8, 0..3u16, any::<[u8; 32]>(), any::<bool>()), 1u64.., 1..=128)
     ) -> Authorize {
         let residences = (wanted.into_iter()).map(|((namespace, group, block, is_dram), sequence)| ExactResidence {
@@ -51,7 +52,7 @@ prop_compose! {
         // Not in the order of their namespaces.
         let residences = residences.rev().collect();
         let transport = if shm { Transport::Shm } else { Transport::Quic };
-        Authorize { binding, operation, deadline_ms, transport, residences }
+        Authorize { binding, operation, deadline_ms, transport, attempt, residences }
     }
 }
 
@@ -68,6 +69,17 @@ fn one_of<T: Copy + std::fmt::Debug>(all: &'static [T]) -> impl Strategy<Value =
     (0..all.len()).prop_map(|index| all[index])
 }
 
+fn summaries() -> impl Strategy<Value = ResourceSummary> {
+    (any::<u32>(), any::<u32>(), 0..=1_000u16, 0..=1_000u16).prop_map(
+        |(window_ms, reads_queued, ssd_busy_permille, egress_busy_permille)| ResourceSummary {
+            window_ms,
+            reads_queued,
+            ssd_busy_permille,
+            egress_busy_permille,
+        },
+    )
+}
+
 fn source_messages() -> impl Strategy<Value = FromSource> {
     let refusals = prop_oneof![
         (any::<u64>(), any::<[u8; 16]>()).prop_map(|(epoch, incarnation)| Refusal::StaleEpoch {
@@ -80,8 +92,8 @@ fn source_messages() -> impl Strategy<Value = FromSource> {
         Just(Refusal::Misdirected),
     ];
     prop_oneof![
-        (1..=10_000u32, vec(answers(), 1..=128))
-            .prop_map(|(grant_ms, answers)| FromSource::Answers { grant_ms, answers }),
+        (1..=10_000u32, summaries(), vec(answers(), 1..=128))
+            .prop_map(|(grant_ms, summary, answers)| FromSource::Answers { grant_ms, summary, answers }),
         refusals.prop_map(FromSource::Refused),
         (0..128u16, 1u32.., any::<u64>()).prop_map(|(index, bytes, checksum)| FromSource::Bytes {
             index,

@@ -170,7 +170,7 @@ fn an_authorize_is_bound_to_what_it_spells_out() {
 }
 
 #[test]
-fn an_authorize_has_a_deadline_and_a_transport() {
+fn an_authorize_has_a_deadline_a_transport_and_an_attempt() {
     let name = "authorize one over shm";
     for (deadline, fits) in [(0, false), (1, true), (600_000, true), (600_001, false), (u32::MAX, false)] {
         let found = bent(name, 190, &u32::to_le_bytes(deadline));
@@ -181,12 +181,16 @@ fn an_authorize_has_a_deadline_and_a_transport() {
         let found = bent(name, 194, &[transport]);
         assert_eq!(found, if transport < 2 { Ok(()) } else { no("there is no such transport") });
     }
+    for attempt in 0..=u8::MAX {
+        let found = bent(name, 195, &[attempt]);
+        assert_eq!(found, if attempt < 3 { Ok(()) } else { no("there is no such attempt") });
+    }
 }
 
 #[test]
 fn an_authorize_names_residences_once_in_listed_namespaces() {
     let name = "authorize three over quic";
-    let (namespaces, records) = (197, 197 + 64);
+    let (namespaces, records) = (198, 198 + 64);
     assert_eq!(bent(name, namespaces, &[0x90]), no("namespaces do not ascend strictly"), "out of order");
     let (_, header, mut body) = named(name);
     body.copy_within(namespaces..namespaces + 32, namespaces + 32);
@@ -214,7 +218,7 @@ fn an_authorize_is_bounded() {
     assert_eq!(more, over("residences of an operation", 129, GRANT_KEYS_MAX as u64));
     let none = decode(Says::Authorize, &Header { count: 0, ..header }, &body);
     assert_eq!(none, no("an operation wants nothing"));
-    let more = bent("authorize three over quic", 195, &[4]);
+    let more = bent("authorize three over quic", 196, &[4]);
     assert_eq!(more, over("namespaces of an operation", 4, 3));
     for wrong in [many(129), vec![], [three(), three()].concat()] {
         let refused = std::panic::catch_unwind(|| {
@@ -227,7 +231,7 @@ fn an_authorize_is_bounded() {
 #[test]
 fn an_answer_says_only_what_it_means() {
     let surplus = no("an answer says more than it means");
-    let record = |index: usize| 4 + 17 * index;
+    let record = |index: usize| 16 + 17 * index;
     for (index, kind) in [(0, 0u8), (1, 1), (2, 1), (3, 2), (4, 3)] {
         for (at, field) in [(1, 0u8), (5, 1), (13, 3)] {
             let fits = match kind {
@@ -249,8 +253,12 @@ fn an_answer_says_only_what_it_means() {
         let refused = no("a grant has no duration, or one too long");
         assert_eq!(found, if fits { Ok(()) } else { refused });
     }
+    for at in [12, 14] {
+        let busy = |permille: u16| bent("answers", at, &permille.to_le_bytes());
+        assert_eq!((busy(1_000), busy(1_001)), (Ok(()), no("more than all of a resource was busy")));
+    }
     let (says, header, body) = named("answers");
-    let none = decode(says, &Header { count: 0, ..header }, &body[..4]);
+    let none = decode(says, &Header { count: 0, ..header }, &body[..16]);
     assert_eq!(none, no("an operation is answered by nothing"));
     let more = decode(says, &Header { count: 129, ..header }, &body);
     assert_eq!(more, over("answers", 129, 128));

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::identity::*;
-use crate::inventory::{Requester, SourceStream};
+use crate::inventory::{Requester, ResourceSummary, SourceStream};
 use crate::tests::part::{Part, counting, part};
 
 /// Who says a frame, and so which decoder takes it.
@@ -25,7 +25,7 @@ pub struct Sample {
 }
 
 /// The tag of [`binding`] as another implementation of SHA-256 gave it.
-pub const TAG: u128 = 0x5ae3_2356_ddc4_c13d_6835_5378_c2b8_583a;
+pub const TAG: u128 = 0xc2ef_98f3_343d_0a44_1e84_ff24_14a6_07ae;
 
 pub const OPERATION: OperationId =
     OperationId { origin: 0x0a0b_0c0d_0e0f_1011, number: 0x2122_2324_2526_2728 };
@@ -58,6 +58,11 @@ pub fn residence(namespace: u8, group: u16, block: u8, medium: Medium, sequence:
 }
 
 /// The residences come in another order than their namespaces.
+/// A source that does nothing.
+pub fn idle() -> ResourceSummary {
+    ResourceSummary { window_ms: 1_000, reads_queued: 0, ssd_busy_permille: 0, egress_busy_permille: 0 }
+}
+
 pub fn three() -> Vec<ExactResidence> {
     vec![
         residence(0x80, 0x0506, 0x01, Medium::Ssd, 0x1122_3344_5566_7788),
@@ -67,7 +72,9 @@ pub fn three() -> Vec<ExactResidence> {
 }
 
 pub fn authorize(residences: Vec<ExactResidence>, transport: Transport) -> Authorize {
-    Authorize { binding: binding(), operation: OPERATION, deadline_ms: 0x0001_0203, transport, residences }
+    let attempt = if transport == Transport::Shm { Attempt::Third } else { Attempt::First };
+    let deadline_ms = 0x0001_0203;
+    Authorize { binding: binding(), operation: OPERATION, deadline_ms, transport, attempt, residences }
 }
 
 fn frame(kind: u8, tag: u128, count: u32, parts: Vec<Part>) -> Vec<u8> {
@@ -89,8 +96,8 @@ fn record(namespace: u16, group: u16, block: u8, medium: u8, sequence: u64) -> P
 }
 
 fn authorizes() -> Vec<Sample> {
-    let fixed = |transport: u8, namespaces: u16| {
-        part(197)
+    let fixed = |transport: u8, attempt: u8, namespaces: u16| {
+        part(198)
             .raw(0, &counting::<16>(0x10))
             .text(16, 64, "node-a")
             .u64(82, 0x0102_0304_0506_0708)
@@ -100,7 +107,8 @@ fn authorizes() -> Vec<Sample> {
             .raw(174, &counting::<16>(0x40))
             .u32(190, 0x0001_0203)
             .u8(194, transport)
-            .u16(195, namespaces)
+            .u8(195, attempt)
+            .u16(196, namespaces)
     };
     let sample = |name, authorize: Authorize, plain| {
         let mut bytes = Vec::new();
@@ -118,7 +126,7 @@ fn authorizes() -> Vec<Sample> {
                 TAG,
                 3,
                 vec![
-                    fixed(0, 2),
+                    fixed(0, 0, 2),
                     namespace(0x20),
                     namespace(0x80),
                     record(1, 0x0506, 0x01, 1, 0x1122_3344_5566_7788),
@@ -130,7 +138,7 @@ fn authorizes() -> Vec<Sample> {
         sample(
             "authorize one over shm",
             authorize(one, Transport::Shm),
-            frame(1, TAG, 1, vec![fixed(1, 1), namespace(0x20), record(0, 1, 0x61, 0, 9)]),
+            frame(1, TAG, 1, vec![fixed(1, 2, 1), namespace(0x20), record(0, 1, 0x61, 0, 9)]),
         ),
     ]
 }
@@ -160,6 +168,12 @@ fn from_source() -> Vec<Sample> {
         Answer::NeverHeld { head: Sequence(0x3132_3334_3536_3738) },
         Answer::Busy { retry_after_ms: 0x0102_0304 },
     ];
+    let summary = ResourceSummary {
+        window_ms: 0x0a0b_0c0d,
+        reads_queued: 0x1112_1314,
+        ssd_busy_permille: 1_000,
+        egress_busy_permille: 0x0102,
+    };
     let stale = Refusal::StaleEpoch { epoch: 0x0506, incarnation: Incarnation(counting(0x50)) };
     let refused = |cause: u8| part(25).u8(0, cause).u64(1, 0).raw(9, &[0; 16]);
     let (index, bytes, checksum) = (0x007f, 0x0010_0203, 0x4142_4344_4546_4748);
@@ -168,9 +182,10 @@ fn from_source() -> Vec<Sample> {
         (
             "answers",
             16,
-            FromSource::Answers { grant_ms: 10_000, answers },
+            FromSource::Answers { grant_ms: 10_000, summary, answers },
             vec![
                 part(4).u32(0, 10_000),
+                part(12).u32(0, 0x0a0b_0c0d).u32(4, 0x1112_1314).u16(8, 1_000).u16(10, 0x0102),
                 answer(0, 0x0405_0607, 0, 0),
                 answer(1, 0, 0x1122_3344_5566_7788, 0),
                 answer(1, 0, 0, 0),

@@ -2,14 +2,19 @@
 
 use proptest::prelude::*;
 
-use super::samples::{OPERATION, binding};
+use super::samples::{OPERATION, binding, idle};
 use super::*;
 
 /// A stream with payload of the given sizes, and the payloads.
 fn stream(sizes: &[u32]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (tag, mut bytes, mut payloads) = (binding().tag(), Vec::new(), Vec::new());
     let answers = sizes.iter().map(|&bytes| Answer::Granted { bytes }).collect();
-    append_from_source(&mut bytes, tag, OPERATION, &FromSource::Answers { grant_ms: 5, answers });
+    append_from_source(
+        &mut bytes,
+        tag,
+        OPERATION,
+        &FromSource::Answers { grant_ms: 5, summary: idle(), answers },
+    );
     for (index, &size) in sizes.iter().enumerate().rev() {
         // Payload that looks like a frame must not be taken for one.
         let payload: Vec<u8> = std::iter::repeat_n([41u8, 0, 0, 0, 22], size as usize).flatten().collect();

@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use orbitkv_wire::bounds::INVENTORY_FRAME_BYTES_MIN;
-use orbitkv_wire::identity::{Incarnation, Sequence, SnapshotId};
-use orbitkv_wire::inventory::{FromRequester, FromSource, OpenRefusal, ResetCause};
+use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex, SnapshotId};
+use orbitkv_wire::inventory::{
+    FromRequester, FromSource, OpenRefusal, ResetCause, ResourceSummary, SourceStream,
+};
 use orbitkv_wire::scope::Scope;
 
 use super::rig::*;
 use crate::coverage::{Standing, Unavailable};
+use crate::flow::pressure::UNMEASURED;
 use crate::inventory::subscriber::dialing::pause;
 use crate::inventory::subscriber::*;
+use crate::members::Member;
 
 #[test]
 fn pauses_grow_with_failures_between_their_bounds_and_are_spread() {
@@ -120,7 +124,7 @@ fn bytes_that_are_no_frame_end_the_session_and_change_nothing() {
 }
 
 #[test]
-fn an_ack_leaves_within_ten_milliseconds_of_progress_and_an_idle_session_sends_none() {
+fn an_ack_leaves_at_once_but_not_twice_in_ten_milliseconds_and_an_idle_session_sends_none() {
     let (mut rig, connection) = Rig::live(10, &[put(1, 5)]);
     rig.pass(20);
     rig.run();
@@ -128,26 +132,74 @@ fn an_ack_leaves_within_ten_milliseconds_of_progress_and_an_idle_session_sends_n
         let heard = rig.link(connection).heard.iter();
         heard.filter(|said| matches!(said, FromRequester::Ack { .. })).copied().collect::<Vec<_>>()
     };
-    let first = FromRequester::Ack { consumed_frame: 3, view: SNAPSHOT, applied: Sequence(10) };
-    assert_eq!(acks(&rig), [first], "offer, page and commit");
+    let none = SnapshotId([0; 16]);
+    let page = FromRequester::Ack { consumed_frame: 2, view: none, applied: Sequence(0) };
+    let commit = FromRequester::Ack { consumed_frame: 3, view: SNAPSHOT, applied: Sequence(10) };
+    assert_eq!(acks(&rig), [page, commit], "the offer with the page, the commit after a rest");
+    rig.pass(10);
     rig.delta(connection, 10, 11, &[put(2, 11)]);
-    rig.beat(connection, 11);
-    assert_eq!(rig.room.next_deadline(), Some(rig.now + Duration::from_millis(10)));
-    rig.pass(9);
     rig.run();
-    assert_eq!(acks(&rig).len(), 1);
+    assert_eq!(
+        acks(&rig)[2],
+        FromRequester::Ack { consumed_frame: 4, view: SNAPSHOT, applied: Sequence(11) }
+    );
+    // What follows closely waits, and all of it goes together.
+    let rests_until = rig.now + Duration::from_millis(10);
+    rig.pass(4);
+    rig.delta(connection, 11, 12, &[put(3, 12)]);
+    rig.beat(connection, 12);
+    assert_eq!(rig.room.next_deadline(), Some(rests_until));
+    rig.delta(connection, 12, 13, &[put(4, 13)]);
+    rig.pass(5);
+    rig.run();
+    assert_eq!(acks(&rig).len(), 3);
     rig.pass(1);
     rig.run();
     assert_eq!(
-        acks(&rig)[1],
-        FromRequester::Ack { consumed_frame: 4, view: SNAPSHOT, applied: Sequence(11) }
+        acks(&rig)[3],
+        FromRequester::Ack { consumed_frame: 7, view: SNAPSHOT, applied: Sequence(13) }
     );
     for _ in 0..10 {
         rig.pass(1_000);
-        rig.beat(connection, 11);
+        rig.beat(connection, 13);
     }
-    assert_eq!(acks(&rig).len(), 2, "a beat is no progress");
+    assert_eq!(acks(&rig).len(), 4, "a beat is no progress");
     assert_eq!(rig.room.next_deadline(), None);
+}
+
+#[test]
+fn what_a_source_says_of_how_busy_it_is_counts_for_its_life_and_for_five_seconds() {
+    let (mut rig, connection) = Rig::live(10, &[put(1, 5)]);
+    let summary = |reads_queued| ResourceSummary { reads_queued, window_ms: 1_000, ..UNMEASURED };
+    let seconds = |seconds| Duration::from_secs(seconds);
+    let of = |life| {
+        let Member { node, epoch, incarnation, .. } = member("a", life);
+        SourceStream { node, epoch, incarnation, shard: ShardIndex(0) }
+    };
+    rig.say(connection, 10, &FromSource::Liveness { summary: UNMEASURED });
+    assert_eq!(rig.room.summary_of(&of(1), rig.now), None);
+    rig.say(connection, 10, &FromSource::Liveness { summary: summary(3) });
+    rig.pass(2_000);
+    assert_eq!(rig.room.summary_of(&of(1), rig.now), Some((summary(3), seconds(2))));
+    assert_eq!(rig.room.view_age(&of(1), rig.now), Some(seconds(2)));
+    // It says so elsewhere, too; of other lives and shards nothing is known, whatever is said of them.
+    rig.room.on_summary(&of(1), summary(4), rig.now);
+    for stranger in [of(2), SourceStream { shard: ShardIndex(1), ..of(1) }] {
+        rig.room.on_summary(&stranger, summary(5), rig.now);
+        assert_eq!(
+            (rig.room.summary_of(&stranger, rig.now), rig.room.view_age(&stranger, rig.now)),
+            (None, None)
+        );
+    }
+    rig.pass(5_000);
+    assert_eq!(rig.room.summary_of(&of(1), rig.now), Some((summary(4), seconds(5))));
+    assert_eq!(rig.room.view_age(&of(1), rig.now), Some(seconds(7)), "that was no word of its inventory");
+    rig.pass(1);
+    assert_eq!(rig.room.summary_of(&of(1), rig.now), None, "too long ago to say anything");
+    rig.members(2, &[member("a", 2)]);
+    rig.room.on_summary(&of(1), summary(6), rig.now);
+    assert_eq!(rig.room.summary_of(&of(1), rig.now), None);
+    assert_eq!(rig.room.summary_of(&of(2), rig.now), None, "another life begins with nothing");
 }
 
 fn narrow() -> SubscriberSettings {
@@ -166,7 +218,7 @@ fn gathered_credit_is_given_back_at_once() {
         rig.delta(connection, sequence - 1, sequence, &[put(sequence, sequence)]);
     }
     assert_eq!(rig.closed(connection), None);
-    assert_eq!(rig.room.figures().acks, 10, "with every second frame of 140 bytes");
+    assert_eq!(rig.room.figures().acks, 11, "with the page, then with every second frame of 140 bytes");
 }
 
 #[test]

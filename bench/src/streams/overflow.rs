@@ -1,0 +1,68 @@
+//! A journal that overflows on purpose: whoever stands still meanwhile needs another snapshot of its owner.
+
+use std::time::{Duration, Instant};
+
+use orbitkv::cli::http_client::HttpClient;
+use orbitkv::control::metadata::MetadataPage;
+use orbitkv::control::signals::StopSignals;
+
+use super::keys::Keys;
+use super::owner::Owner;
+use super::pause;
+use crate::Failure;
+
+/// Changes of a burst: few enough that its blocks find room beside the others.
+const BURST_CHANGES: u64 = 512;
+/// Bursts between two looks at the journal: a burst is a few milliseconds.
+const BURSTS_PER_LOOK: usize = 8;
+
+/// Lets the owner of that number change as fast as it can until its node's journal no longer has what follows `applied`;
+/// whether it came to that in the time. `changed` is told keys and changes after each burst.
+///
+/// # Errors
+/// If the node does not take the changes, or a signal comes.
+pub fn until(
+    (at, owner): (usize, &mut Owner),
+    http: &HttpClient,
+    applied: u64,
+    longest: Duration,
+    mut changed: impl FnMut(&Keys, u64),
+    signals: &StopSignals,
+) -> Result<bool, Failure> {
+    let began = Instant::now();
+    while began.elapsed() < longest {
+        pause(Duration::ZERO, signals)?;
+        for _ in 0..BURSTS_PER_LOOK {
+            owner.burst(at, BURST_CHANGES, 0)?;
+            changed(owner.keys(), BURST_CHANGES);
+        }
+        let (page, _): (MetadataPage, _) = http.get_as("/cache/metadata")?;
+        if is_gone(&page, applied) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a journal begins behind what follows a sequence.
+fn is_gone(page: &MetadataPage, applied: u64) -> bool {
+    page.shards.iter().any(|shard| shard.journal.oldest_sequence > applied + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use orbitkv::control::report::{JournalReport, ShardReport};
+
+    use super::*;
+
+    #[test]
+    fn history_is_gone_once_the_next_record_is() {
+        let page = |oldest_sequence| {
+            let journal = JournalReport { oldest_sequence, ..Default::default() };
+            MetadataPage { shards: vec![ShardReport { journal, ..Default::default() }], ..Default::default() }
+        };
+        assert!(!is_gone(&page(11), 10), "record 11 is the next one");
+        assert!(is_gone(&page(12), 10));
+        assert!(!is_gone(&page(1), 0));
+    }
+}

@@ -1,0 +1,149 @@
+//! The record of settings and the nodes of a cluster, as tables and as JSON.
+
+use std::collections::BTreeSet;
+
+use orbitkv_shards::membership::coordinator::Snapshot;
+use orbitkv_shards::resilience::configuration::Rollout;
+use orbitkv_wire::config::{ConfigRecord, PLACES, Version, place_hash};
+use orbitkv_wire::identity::NodeId;
+use orbitkv_wire::membership::MemberRecord;
+use serde_json::{Value, json};
+
+use crate::cli::http_client::HttpClient;
+use crate::cli::table::{Table, UNKNOWN};
+use crate::control::metadata::MetadataPage;
+use crate::settings::rollouts;
+
+/// A node, and which version is for it.
+pub(super) struct Row {
+    name: String,
+    /// Its place among a hundred.
+    place: u32,
+    /// The version that is for it.
+    wanted: u64,
+    /// The version that it runs, if it was asked.
+    runs: Option<u64>,
+    /// What there is to say.
+    state: String,
+}
+
+/// What a node's page says of itself, or why there is none.
+pub(super) type Sight = Result<MetadataPage, String>;
+
+/// Asks a node for its page.
+pub(super) fn look(address: &str) -> Sight {
+    let page = HttpClient::new(address).and_then(|client| client.get_as::<MetadataPage>("/cache/metadata"));
+    page.map(|(page, _)| page).map_err(|error| format!("--nodes {address}: {error}"))
+}
+
+/// Who is a member.
+pub(super) fn members(snapshot: &Snapshot) -> Vec<NodeId> {
+    snapshot
+        .members()
+        .filter_map(|entry| MemberRecord::decode(&entry.value).ok())
+        .map(|member| member.node)
+        .collect()
+}
+
+/// A row for each member, and for each other node that was asked.
+pub(super) fn nodes(record: Option<&ConfigRecord>, members: &[NodeId], sights: &[Sight]) -> Vec<Row> {
+    let pages: Vec<&MetadataPage> = sights.iter().filter_map(|sight| sight.as_ref().ok()).collect();
+    let asked = pages.iter().filter_map(|page| page.identity.node_id.parse().ok());
+    let names: BTreeSet<NodeId> = members.iter().copied().chain(asked).collect();
+    let published = record.and_then(|record| rollouts(record).ok());
+    let row = |node: NodeId| {
+        let place = Rollout::place(place_hash(node), PLACES);
+        let wanted = published.as_ref().map_or(0, |published| published.target(place).0);
+        let page = pages.iter().find(|page| page.identity.node_id == node.as_str());
+        let state = match page {
+            None if sights.is_empty() => String::new(),
+            None => "not asked".to_owned(),
+            Some(page) => state(page, wanted),
+        };
+        Row { name: node.to_string(), place, wanted, runs: page.map(|page| page.config.version), state }
+    };
+    names.into_iter().map(row).collect()
+}
+
+fn state(page: &MetadataPage, wanted: u64) -> String {
+    let config = &page.config;
+    if page.standalone {
+        return "standalone: follows no record".to_owned();
+    }
+    if !config.refused.is_empty() {
+        return format!("refused: {}", config.refused);
+    }
+    let is_everywhere = page.shards.iter().all(|shard| shard.config_version == config.version);
+    match (config.version == wanted, is_everywhere) {
+        (true, true) => format!("in force, from {}", config.origin),
+        (true, false) => "on its way to the cores".to_owned(),
+        (false, _) if !config.unread.is_empty() => format!("behind: {}", config.unread),
+        (false, _) => "behind".to_owned(),
+    }
+}
+
+/// For people.
+pub(super) fn screen(record: Option<&ConfigRecord>, nodes: &[Row]) -> String {
+    let Some(record) = record else {
+        return format!("no record: every node does what its flags say\n\n{}", node_table(nodes));
+    };
+    let mut versions = vec![("stable".to_owned(), &record.stable)];
+    let mut title = format!("record {}: version {} for ", record.number, record.stable.number);
+    match &record.staged {
+        None => title.push_str("all nodes"),
+        Some(staged) => {
+            let rest = PLACES - staged.share;
+            title.push_str(&format!(
+                "{rest} % of the nodes, version {} for {} %",
+                staged.version.number, staged.share
+            ));
+            versions.push(("staged".to_owned(), &staged.version));
+        }
+    }
+    if let Some(former) = &record.former {
+        versions.push(("former".to_owned(), former));
+    }
+    let names: BTreeSet<&String> = versions.iter().flat_map(|(_, version)| version.settings.keys()).collect();
+    let heading = versions.iter().map(|(word, version)| format!("{word} {}", version.number));
+    let mut table = Table::with_heading(["setting".to_owned()].into_iter().chain(heading).collect());
+    let value = |version: &Version, name: &String| {
+        version.settings.get(name).cloned().unwrap_or_else(|| UNKNOWN.to_owned())
+    };
+    for name in names {
+        let values = versions.iter().map(|(_, version)| value(version, name));
+        table.row([name.clone()].into_iter().chain(values));
+    }
+    format!("{title}\n\n{table}\n\n{}", node_table(nodes))
+}
+
+fn node_table(nodes: &[Row]) -> String {
+    if nodes.is_empty() {
+        return "no node is a member".to_owned();
+    }
+    let mut table = Table::new(["node", "place", "version", "runs", "state"]);
+    for Row { name, place, wanted, runs, state } in nodes {
+        let runs = runs.map_or_else(|| UNKNOWN.to_owned(), |version| version.to_string());
+        table.row([name.clone(), place.to_string(), wanted.to_string(), runs, state.clone()]);
+    }
+    table.to_string()
+}
+
+/// For programs.
+pub(super) fn document(record: Option<&ConfigRecord>, nodes: &[Row]) -> Value {
+    let version = |version: &Version| json!({"version": version.number, "settings": version.settings});
+    let staged = record.and_then(|record| record.staged.as_ref());
+    let nodes: Vec<Value> = nodes
+        .iter()
+        .map(|Row { name, place, wanted, runs, state }| {
+            json!({"node_id": name, "place": place, "version": wanted, "runs": runs, "state": state})
+        })
+        .collect();
+    json!({
+        "record": record.map_or(0, |record| record.number),
+        "stable": record.map(|record| version(&record.stable)),
+        "staged": staged.map(|staged| version(&staged.version)),
+        "share": staged.map(|staged| staged.share),
+        "former": record.and_then(|record| record.former.as_ref()).map(version),
+        "nodes": nodes,
+    })
+}

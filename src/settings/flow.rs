@@ -1,0 +1,37 @@
+//! How fast payload may go between nodes, in either direction: rates of the node, of which each shard has its share.
+
+use orbitkv_shards::flow::pacing::{RATE_MIN, Rate};
+
+use super::{NodeArgs, SettingsError, check_share};
+use crate::quantity::ByteSize;
+
+/// Rates of a node over its network interface, in bytes a second; none is as fast as it goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerRates {
+    /// Payload that is asked for.
+    pub receive: Option<Rate>,
+    /// Payload that is sent.
+    pub egress: Option<Rate>,
+}
+
+impl PeerRates {
+    /// What one of its shards has: of what is asked for, and of what is sent. The shares add up to the node's.
+    #[must_use]
+    pub fn of_shard(&self, shard: u16, shards: u16) -> [Option<Rate>; 2] {
+        [self.receive, self.egress].map(|rate| rate.and_then(|rate| rate.share(shard, shards)))
+    }
+}
+
+/// Decides the rates of a node.
+pub(super) fn rates(args: &NodeArgs, shards: u64) -> Result<PeerRates, SettingsError> {
+    Ok(PeerRates {
+        receive: rate("--receive-rate", args.receive_rate, shards)?,
+        egress: rate("--egress-rate", args.egress_rate, shards)?,
+    })
+}
+
+fn rate(setting: &str, given: Option<ByteSize>, shards: u64) -> Result<Option<Rate>, SettingsError> {
+    let Some(rate) = given.and_then(|size| Rate::new(size.0)) else { return Ok(None) };
+    check_share(setting, ByteSize(rate.bytes_a_second()), shards, RATE_MIN)?;
+    Ok(Some(rate))
+}
