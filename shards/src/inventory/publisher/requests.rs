@@ -148,8 +148,9 @@ impl Publisher {
 
     /// Whoever believes in a later epoch of a node that has one may know more than the node itself.
     fn tell_behind(&mut self, open: &Open) {
-        let (source, Local { node, epoch, incarnation, .. }) = (&open.binding.source, self.local);
-        if self.life == Life::Registered && source.node == node && source.epoch > epoch {
+        let (source, own) = (&open.binding.source, &self.local);
+        if self.life == Life::Registered && source.node == own.node && source.epoch > own.epoch {
+            let (node, incarnation) = (own.node, own.incarnation);
             self.effect(PublisherEffect::Behind { node, incarnation });
         }
     }
