@@ -254,7 +254,7 @@ mod tests {
 
     fn judged(figure: Figure) -> String {
         let why = figure.why_invalid.clone();
-        match (why, figure.gate(Profile::Full).is_met()) {
+        match (why, figure.gate(crate::profile::Profile::Full).is_met()) {
             (Some(why), false) => why,
             (Some(why), true) => panic!("met though {why}"),
             (None, true) => "met".to_owned(),
