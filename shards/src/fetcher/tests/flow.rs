@@ -85,6 +85,7 @@ fn a_source_that_never_ends_what_was_cancelled_loses_its_connection_and_that_is_
     rig.serve(second, 0);
     rig.pass(3_000);
     rig.begin(3, &[at("a")]);
+    rig.step();
     rig.pass(7_999);
     assert_eq!((rig.room.bytes_outstanding(), rig.room.figures().bytes_draining), (200, 100));
     // What has come and was not read may be the end of it.
