@@ -25,7 +25,7 @@ use crate::payload::WrongBytes;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::resampling::{Mean, mean_of};
-use crate::resilience::stage::{BATCH_BLOCKS, BLOCK_BYTES, Engine, Stage};
+use crate::resilience::stage::{BATCH_BLOCKS, BLOCK_BYTES, Engine, Scene, Stage};
 use crate::statistics::{Figures, Latencies, gigabytes_per_second};
 use crate::{Failure, fail, machine, progress};
 
@@ -222,7 +222,7 @@ fn sent(failure: Failure) -> SentFailure {
 /// One run with nodes of its own.
 fn measure_once(plan: Plan, variant: &mut Variant, signals: &StopSignals) -> Result<(), Failure> {
     let flags: Vec<&str> = variant.flags.iter().map(String::as_str).collect();
-    let mut stage = Stage::start(3, &flags, signals)?;
+    let mut stage = Stage::start(&Scene::of(3, &flags), signals)?;
     stage.save(SOURCE, SINGLE, plan.single_blocks, signals)?;
     stage.save(SOURCE, BULK, plan.bulk_blocks, signals)?;
     let engines = (0..BULK_ENGINES).map(|_| stage.engine(BULK_READER)).collect::<Result<Vec<_>, _>>()?;

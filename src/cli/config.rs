@@ -21,10 +21,11 @@ use change::{Change, Unchanged, apply, next_number};
 /// Arguments of `orbitkv config`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "What can be changed: audit, breaker, breaker-calls, breaker-pause, call-budget, coalesce, log, retry-percent,\n\
-                        route-policy. Everything else needs a restart. Nodes follow within 30 s, as a rule at once.\n\
-                        Exit codes: 0 done; 2 bad usage or settings; 3 etcd refuses; 4 the record forbids it, or somebody else has\n\
-                        changed it meanwhile: nothing was written; 5 etcd or a named node does not answer."
+    after_help = "What can be changed: audit, breaker, breaker-calls, breaker-pause, call-budget, coalesce, log, \
+                  retry-percent, route-policy. Everything else needs a restart. Nodes follow within 30 s, as a rule at \
+                  once.\n\
+                  Exit codes: 0 done; 2 bad usage or settings; 3 etcd refuses; 4 the record forbids it, or somebody else \
+                  has changed it meanwhile: nothing was written; 5 etcd or a named node does not answer."
 )]
 pub struct ConfigArgs {
     #[command(subcommand)]

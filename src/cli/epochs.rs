@@ -18,10 +18,10 @@ use crate::exit::Exit;
 /// Arguments of `orbitkv epochs`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "`orbitkv epochs` lists. `orbitkv epochs retire NODE` removes the epoch of a node that is no member and raises\n\
-                        epoch_floor to it, in one transaction: whoever has that name again begins above the floor.\n\
-                        Exit codes: 0 done; 2 bad usage or settings; 3 etcd refuses; 4 the node is a member, has no epoch, or something\n\
-                        has changed meanwhile: nothing was written; 5 etcd does not answer."
+    after_help = "`orbitkv epochs` lists. `orbitkv epochs retire NODE` removes the epoch of a node that is no member and \
+                  raises epoch_floor to it, in one transaction: whoever has that name again begins above the floor.\n\
+                  Exit codes: 0 done; 2 bad usage or settings; 3 etcd refuses; 4 the node is a member, has no epoch, or \
+                  something has changed meanwhile: nothing was written; 5 etcd does not answer."
 )]
 pub struct EpochsArgs {
     /// What to do with the epoch of NODE

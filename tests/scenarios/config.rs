@@ -82,7 +82,9 @@ fn what_is_set_holds_on_every_core_and_is_what_the_node_does() {
     let etcd = Etcd::start();
     let first = order("a", free_port(), &etcd).two_shards().start();
     let second = order("b", free_port(), &etcd).two_shards().start();
-    [&first, &second].map(|node| knows_all(node, 2));
+    for node in [&first, &second] {
+        knows_all(node, 2);
+    }
     let mut saver = Saver::connect(&first.socket(), "engine");
     assert_eq!(first.metadata().config.origin, "flags");
     let slow = change(&etcd, &["set", "coalesce=5ms", "breaker=80", "call-budget=0.5s", "log=debug"]);
@@ -234,6 +236,8 @@ fn a_stage_is_for_its_nodes_and_grows_until_all_have_it() {
     let middle = places[1].to_string();
     let dry = done(config(&etcd, &["set", "coalesce=3ms", "breaker=90", "--stage", &middle, "--dry-run"]));
     assert!(dry.stdout.contains(&format!("share {middle}\nbreaker 90\ncoalesce 3ms")), "{dry:#?}");
+    let whom = format!("for places below {middle} of 100, 1 of these 3 nodes; version {base} for all others");
+    assert!(dry.stdout.contains(&whom), "{dry:#?}");
     assert!(etcd.value(KEY).contains(&format!("record {base}\n")), "a dry run writes nothing");
     let staged = change(&etcd, &["set", "coalesce=3ms", "breaker=90", "--stage", &middle]);
     versions([staged, base, base]);

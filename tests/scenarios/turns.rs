@@ -71,6 +71,7 @@ fn everything(node: &Node, saver: &mut Saver, keys: &[u64]) {
     }
     let lease = saver.acquire_checked(keys);
     saver.client.attach(lease.token(), WAIT).expect("Attach is answered");
+    saver.client.prefetch(&lists, WAIT).expect("Prefetch is answered");
     saver.client.release(&lease, WAIT).expect("Release is answered");
     saver.client.list(digest, Media::ALL, 10, None, WAIT).expect("List is answered");
     saver.client.evict(saver.namespace, &pairs[..1], Media::ALL, WAIT).expect("Evict is answered");
@@ -149,7 +150,7 @@ fn follow_everything(order: NodeOrder, ssd: bool) {
     // The Hello comes before the client's own numbering, so it has no moments.
     let hello = timeline.requests().iter().find(|request| request.operation == Some(Operation::Hello));
     assert!(hello.is_some_and(|hello| hello.session == session && hello.at_node().is_some()), "{hello:?}");
-    let all: BTreeSet<u8> = (Operation::Ping as u8..=Operation::Drain as u8).collect();
+    let all: BTreeSet<u8> = (Operation::Ping as u8..=Operation::Prefetch as u8).collect();
     assert_eq!(seen, all, "every operation was used");
 
     let first = |operation| {

@@ -13,7 +13,6 @@ use super::Given;
 use super::figures::{COST_MAX, Figure};
 use super::rows::{DEADLINE, Row, blocks, quiet};
 use super::stage::{READER, Scene, Stage};
-use crate::profile::Profile;
 use crate::streams::pause;
 use crate::{Failure, processes};
 

@@ -171,7 +171,18 @@ impl Stage {
                 return Err(format!("blocks were not committed: {outcomes:?}").into());
             }
         }
-        self.await_shown(READER, generation, blocks, signals)
+        self.await_shown(READER, generation, blocks, signals)?;
+        let began = Instant::now();
+        // Another node may have been shown for them.
+        while at != READER && self.report(READER)?.0.index_rows < rows_before + blocks as u64 {
+            if began.elapsed() > WAIT {
+                return Err(
+                    format!("the reader does not know of {blocks} blocks there within {WAIT:?}").into()
+                );
+            }
+            pause(Duration::from_millis(2), signals)?;
+        }
+        Ok(())
     }
 
     /// Waits until a node shows the first blocks of a generation at another, or has them.
@@ -195,15 +206,6 @@ impl Stage {
             if began.elapsed() > WAIT {
                 let name = name(at);
                 return Err(format!("{name} does not show all of {blocks} blocks within {WAIT:?}").into());
-            }
-            pause(Duration::from_millis(2), signals)?;
-        }
-        // Another node may have been shown for them.
-        while at != READER && self.report(READER)?.0.index_rows < rows_before + blocks as u64 {
-            if began.elapsed() > WAIT {
-                return Err(
-                    format!("the reader does not know of {blocks} blocks there within {WAIT:?}").into()
-                );
             }
             pause(Duration::from_millis(2), signals)?;
         }

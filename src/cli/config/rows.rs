@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use orbitkv_shards::membership::coordinator::Snapshot;
 use orbitkv_shards::resilience::configuration::Rollout;
-use orbitkv_wire::config::{ConfigRecord, PLACES, Version, place_hash};
+use orbitkv_wire::config::{ConfigRecord, PLACES, Staged, Version, place_hash};
 use orbitkv_wire::identity::NodeId;
 use orbitkv_wire::membership::MemberRecord;
 use serde_json::{Value, json};
@@ -88,18 +88,19 @@ pub(super) fn screen(record: Option<&ConfigRecord>, nodes: &[Row]) -> String {
         return format!("no record: every node does what its flags say\n\n{}", node_table(nodes));
     };
     let mut versions = vec![("stable".to_owned(), &record.stable)];
-    let mut title = format!("record {}: version {} for ", record.number, record.stable.number);
-    match &record.staged {
-        None => title.push_str("all nodes"),
-        Some(staged) => {
-            let rest = PLACES - staged.share;
-            title.push_str(&format!(
-                "{rest} % of the nodes, version {} for {} %",
-                staged.version.number, staged.share
-            ));
-            versions.push(("staged".to_owned(), &staged.version));
+    let stable = record.stable.number;
+    let whom = match &record.staged {
+        None => format!("version {stable} for all nodes"),
+        Some(Staged { version, share }) => {
+            versions.push(("staged".to_owned(), version));
+            let here = nodes.iter().filter(|node| node.wanted == version.number).count();
+            let (number, all) = (version.number, nodes.len());
+            format!(
+                "version {number} for places below {share} of {PLACES}, {here} of these {all} nodes; version {stable} for all others"
+            )
         }
-    }
+    };
+    let title = format!("record {}: {whom}", record.number);
     if let Some(former) = &record.former {
         versions.push(("former".to_owned(), former));
     }

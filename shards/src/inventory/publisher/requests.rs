@@ -17,6 +17,7 @@ use super::session::{Phase, Session, Stage, State};
 use super::settings::{REFUSAL_REST_MAX, RETRY_REST_MIN};
 use super::{Attempts, CloseCause, Life, Publisher, PublisherEffect, Violation};
 use crate::inventory::{ConnectionId, PermitTicket};
+use crate::members::Local;
 use crate::time::Moment;
 
 impl Publisher {
@@ -147,8 +148,9 @@ impl Publisher {
 
     /// Whoever believes in a later epoch of a node that has one may know more than the node itself.
     fn tell_behind(&mut self, open: &Open) {
-        let (source, Local { node, epoch, incarnation, .. }) = (&open.binding.source, self.local);
-        if self.life == Life::Registered && source.node == node && source.epoch > epoch {
+        let (source, own) = (&open.binding.source, &self.local);
+        if self.life == Life::Registered && source.node == own.node && source.epoch > own.epoch {
+            let (node, incarnation) = (own.node, own.incarnation);
             self.effect(PublisherEffect::Behind { node, incarnation });
         }
     }

@@ -97,7 +97,7 @@ fn a_success_ends_a_row_of_failures() {
 fn another_rule_looks_back_anew_and_decides_over_nothing_that_is_out_in_another_period() {
     let rule = |window_calls| Rule::Share { window_calls, threshold: 1.0 };
     let mut breaker = Breaker::new(rule(3), Duration::from_secs(1));
-    let mut fail = |breaker: &mut Breaker| {
+    let fail = |breaker: &mut Breaker| {
         let passed = ticket(breaker.admit(at(0)));
         breaker.record(passed, Outcome::Failure, at(0))
     };
