@@ -108,16 +108,19 @@ fn mistake(
     generation: u64,
     signals: &StopSignals,
 ) -> Result<(u64, Duration), Failure> {
+    // A dial has its own time: what a call may take is for those over a connection that is there.
+    for (number, at) in (0..).zip(READERS) {
+        let first = number * BLOCKS_OF_READER;
+        if stage.engine_at(at).ask(generation, first..first + 1, DEADLINE)?.ready != 1 {
+            return Err("a block does not come though nothing fails yet".into());
+        }
+    }
     let set = operator.run(&[&WRONG[..], stage_words].concat())?;
     stage.await_settings(&set, signals)?;
     let mut missed = 0;
     for (number, at) in (0..).zip(READERS) {
         // Of other blocks than the readers before, which have theirs now and would give them, too.
         let first = number * BLOCKS_OF_READER;
-        // A dial has its own time: what a call may take is for those over a connection that is there.
-        if stage.engine_at(at).ask(generation, first..first + 1, DEADLINE)?.ready != 1 {
-            return Err("a block does not come though nothing fails yet".into());
-        }
         let stopped = stage.stop(SOURCE)?;
         thread::scope(|scope| -> Result<(), Failure> {
             let engine = stage.engine_at(at);
