@@ -50,14 +50,14 @@ mod tests {
         let lag = Duration::from_millis(20);
         let mut late = Lag::of(lag);
         let came = Instant::now();
-        assert_eq!([1, 2].map(|news| late.hold(news, || true)), [[], []]);
+        assert!([1, 2].into_iter().all(|news| late.hold(news, || true).is_empty()));
         assert_eq!((late.next().await, late.next().await), (1, 2));
         assert!(came.elapsed() >= lag);
         // Whoever gives up waiting loses none.
         let mut later = Lag::of(Duration::from_hours(1));
-        assert_eq!(later.hold(3, || true), []);
+        assert!(later.hold(3, || true).is_empty());
         assert!(tokio::time::timeout(Duration::from_millis(1), later.next()).await.is_err());
-        (1..HELD_MAX).for_each(|news| assert_eq!(later.hold(news, || true), []));
+        (1..HELD_MAX).for_each(|news| assert!(later.hold(news, || true).is_empty()));
         assert_eq!(later.hold(7, || true), [3], "what does not fit is not held back");
         let all = later.hold(8, || false);
         assert_eq!((all.len(), &all[..2], &all[HELD_MAX - 1..]), (HELD_MAX + 1, &[1, 2][..], &[7, 8][..]));
