@@ -34,7 +34,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Requests an engine has in flight: a handful of releases beside the one it waits for.
 const IN_FLIGHT: u16 = 64;
 /// How long after its intended start an announced request may begin, or after its announcement if nothing is paced.
-const ANNOUNCED_FOR: Duration = Duration::from_secs(10);
+const ANNOUNCED_FOR: Duration = Duration::from_secs(1);
 
 /// What to drive, and how.
 #[derive(Clone, Debug)]
