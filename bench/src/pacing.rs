@@ -184,10 +184,12 @@ fn figures(variants: &[Variant; 2]) -> String {
     }
     let line = |name: &str, of: fn(&Variant) -> &Figures| {
         let Mean { mean, lower, upper } = ratio(variants, of);
-        format!(
-            "{name}, on over off: {mean:.3} ({lower:.3} to {upper:.3} by drawing from {} pairs of runs)",
-            runs(variants)
-        )
+        match runs(variants) {
+            1 => format!("{name}, on over off: {mean:.3} (one pair of runs has no interval)"),
+            pairs => format!(
+                "{name}, on over off: {mean:.3} ({lower:.3} to {upper:.3} by drawing from {pairs} pairs of runs)"
+            ),
+        }
     };
     let waits = line("p99 of one block", |variant: &Variant| &variant.p99_us);
     let bulk = line("what the other reads", |variant: &Variant| &variant.bulk_gbps);

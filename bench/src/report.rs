@@ -191,7 +191,8 @@ impl Report {
             table.row([
                 gate.name.to_owned(),
                 figure(gate.value),
-                format!("{sign} {}", gate.target),
+                // A ratio such as 1 / 1.05 is told in four digits behind the point.
+                format!("{sign} {}", (gate.target * 1e4).round() / 1e4),
                 verdict.to_owned(),
                 gate.against.0.clone(),
                 figure(gate.against.1),

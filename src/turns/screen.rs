@@ -1,5 +1,6 @@
 //! What slow requests waited for, told to a person: one timeline a request, and what their cores did in all of them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -75,6 +76,11 @@ pub fn request_text(timeline: &Timeline, number: usize, request: &Request) -> St
         let _ = write!(text, "\n   before ({}): {shares}", us(before.end - before.start));
     }
     let _ = write!(text, "\n   meanwhile: {}", shares_text(&timeline.shares(request.core, &at_node)));
+    let cores: BTreeSet<u16> = request.stages.iter().map(|stage| stage.core).collect();
+    for core in cores.into_iter().filter(|core| *core != request.core) {
+        let shares = shares_text(&timeline.shares(core, &at_node));
+        let _ = write!(text, "\n   meanwhile on core {core}: {shares}");
+    }
     let whole = before.map_or(at_node.start, |before| before.start)..at_node.end;
     lines.extend(slices(timeline, request.core, &whole));
     lines.extend(request.engine.iter().flat_map(|engine| {
@@ -163,6 +169,36 @@ NOT VALID: 3 events found no room; record for a shorter time, and begin with `or
 
 the 1 slowest waited for: subscriber apply 39 % (140.0 us), short parts of turns 31 % (110.0 us), commands 28 % (100.0 us), no turn 1 % (5.0 us)";
         assert_eq!(screen(&timeline, 5), expected);
+    }
+
+    #[test]
+    fn what_another_core_did_is_told_if_the_request_waited_for_it() {
+        let event = |what, session, at_us: u64, number, count| Event {
+            at_ns: at_us * 1_000,
+            session,
+            request: 7,
+            number,
+            count,
+            what,
+        };
+        let own = vec![
+            event(What::Receive, 5, 100, 0, 8),
+            event(What::Start, 5, 101, 41, 0),
+            event(What::Turn, 0, 100, 10_000, 8),
+            event(What::Respond, 5, 200, 0, 0),
+        ];
+        let other = vec![event(What::Execute, 0, 180, 41, 1), event(What::Turn, 0, 120, 80_000, 0)];
+        let uninvolved = vec![event(What::Turn, 0, 100, 100_000, 0)];
+        let cores: Vec<CoreEvents> = (0..)
+            .zip([own, other, uninvolved])
+            .map(|(core, events)| CoreEvents { core, lost: 0, events })
+            .collect();
+        let text = screen(&Timeline::of(&cores), 1);
+        let meanwhile = "
+   meanwhile: no turn 90 % (90.0 us), short parts of turns 10 % (10.0 us)
+   meanwhile on core 1: short parts of turns 80 % (80.0 us), no turn 20 % (20.0 us)
+      ";
+        assert!(text.contains(meanwhile) && !text.contains("core 2"), "{text}");
     }
 
     #[test]

@@ -254,7 +254,7 @@ fn figures(ablation: &dyn Ablation, runs: &[Vec<Trial>]) -> String {
             decision,
         ]);
     }
-    format!("{shown}\n{judged}\n{} runs; the value of a gate is the lower bound", runs.len())
+    format!("{shown}\n\n{judged}\n\n{} runs; the value of a gate is the lower bound", runs.len())
 }
 
 /// A gate for each rule, whose value is the lower bound of the mean, and one for whatever was wrong.

@@ -24,6 +24,8 @@ pub const BLOCK_BYTES: u64 = 64 * KIB;
 const BATCH_BLOCKS: usize = 32;
 /// Time between two intended round trips.
 const INTERVAL: Duration = Duration::from_micros(200);
+/// So few cores are as good as none: who did not run at all is not any number of times better than who ran once.
+const CORES_MIN: f64 = 1e-4;
 /// Between work and rest.
 const SETTLING: Duration = Duration::from_millis(300);
 /// Batches of an engine have generations of their own: blocks of one engine are never those of another.
@@ -144,9 +146,9 @@ fn work(subject: &Subject<'_>, plan: &Plan) -> Result<Worked, Failure> {
     })
 }
 
-/// Never nothing: a node that was not seen to run at all took less than the kernel counts.
+/// Cores that a node took, at least [`CORES_MIN`].
 fn cores(used: Duration, elapsed: Duration) -> f64 {
-    used.as_secs_f64().max(1e-9) / elapsed.as_secs_f64()
+    (used.as_secs_f64() / elapsed.as_secs_f64()).max(CORES_MIN)
 }
 
 impl Engine {
@@ -228,9 +230,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_time_over_time_and_never_none() {
+    fn cores_are_time_over_time_and_a_ten_thousandth_at_least() {
         let ms = Duration::from_millis;
         assert!((cores(ms(500), ms(2_000)) - 0.25).abs() < 1e-12);
-        assert!(cores(Duration::ZERO, ms(1_000)) > 0.0);
+        assert_eq!(cores(Duration::ZERO, ms(1_000)), 1e-4);
+        assert_eq!(cores(Duration::from_micros(99), ms(1_000)), 1e-4);
+        assert!(cores(Duration::from_micros(101), ms(1_000)) > 1e-4);
     }
 }

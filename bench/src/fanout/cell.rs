@@ -19,6 +19,8 @@ use crate::streams::owners::{StartOrder, dram_of, order};
 use crate::streams::{RunArgs, WAIT, failure, pause};
 use crate::{Failure, progress};
 
+/// Longest wait until the source is a member.
+const COMPLETE_WAIT: Duration = Duration::from_secs(60);
 /// How often receivers are looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -131,6 +133,8 @@ impl Nodes {
         let wanted = cell.subscription.name();
         progress(&format!("starting a source and {} nodes that want {wanted}", cell.receivers));
         let mut cluster = Cluster::start(&order, signals)?;
+        // What is published before the source is a member is of no epoch.
+        cluster.await_complete(COMPLETE_WAIT, signals)?;
         let node = &cluster.nodes()[0];
         let source_http = HttpClient::new(node.http_address())?;
         let source_name = node.name().to_owned();

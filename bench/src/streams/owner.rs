@@ -17,7 +17,6 @@ use crate::Failure;
 use crate::payload::{GROUP, Source, registration, slot};
 
 /// Bytes of a block: the least that a slot has, because nothing is measured of payload.
-/// Payload of a block.
 pub const BLOCK_BYTES: u64 = 4_096;
 /// Number of the first block that is saved and dropped over and over: beyond all keys.
 const REPEATED: u64 = 1 << 40;

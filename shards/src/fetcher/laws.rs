@@ -65,7 +65,8 @@ impl Fetcher {
         assert_eq!(queued, self.lines.values().map(|line| line.queue.len()).sum::<usize>());
         // Each part names another fetch, for each fetch names its part.
         assert_eq!(asked, self.operations.values().map(|operation| operation.wanted).sum::<usize>());
-        let timers = self.fetches.len() + retries + self.operations.len() + self.lines.len();
+        let streams = self.operations.len() + self.draining.len();
+        let timers = self.fetches.len() + retries + streams + self.lines.len();
         assert_eq!(timers, self.timers.len(), "every timer is somebody's");
     }
 

@@ -140,6 +140,11 @@ struct Outlets {
     watches: latest::Sender<Option<(u64, u64)>>,
 }
 
+/// Whether a member sees its own record; until it does, nobody is let in by it.
+fn sees_itself(room: &Membership) -> bool {
+    room.local().is_some_and(|local| room.roster().map().has(local.node, local.incarnation))
+}
+
 fn now() -> Moment {
     Moment(clock::boottime_ns())
 }
@@ -212,8 +217,9 @@ pub async fn run(
                     // That there is a watch is no news of anybody.
                     let is_of_watch = matches!(news, News::Created | News::Ended(_));
                     let news = (number, header, news);
-                    let at_once = if is_of_watch { Some(news) } else { late.hold(news) };
-                    if let Some((number, header, news)) = at_once {
+                    let at_once =
+                        if is_of_watch { vec![news] } else { late.hold(news, || sees_itself(&room)) };
+                    for (number, header, news) in at_once {
                         room.on_news(number, header, news, now());
                     }
                 }

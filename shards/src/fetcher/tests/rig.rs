@@ -101,6 +101,8 @@ pub struct Rig {
     /// Whether sources go on with what was cancelled: its streams end when the test says so.
     pub keeps_cancelled: bool,
     pub cancelled: BTreeMap<u64, ConnectionId>,
+    /// Streams of those that have ended.
+    streams_ended: u64,
     settings: FetcherSettings,
     connections_made: u64,
 }
@@ -134,6 +136,7 @@ impl Rig {
             changes: Vec::new(),
             keeps_cancelled: false,
             cancelled: BTreeMap::new(),
+            streams_ended: 0,
             settings,
             connections_made: 0,
         };
@@ -174,9 +177,11 @@ impl Rig {
             assert!(round < 10_000, "turns come to an end");
             self.room.on_read(!self.is_behind, self.now);
             let more = self.room.turn(self.now);
+            let ended = self.streams_ended;
             self.take_effects();
             self.room.assert_invariants();
-            if !more {
+            // What has ended by what was done is news for the room.
+            if !more && self.streams_ended == ended {
                 break;
             }
         }
@@ -271,6 +276,7 @@ impl Rig {
     /// The source has heard of a cancel: its end of the stream has come.
     pub fn end_cancelled(&mut self, number: u64) {
         let connection = self.cancelled.remove(&number).expect("a stream that was cancelled");
+        self.streams_ended += 1;
         self.room.on_stream_over(connection, Rig::id(number), StreamEnd::Reset { code: 1 });
     }
 

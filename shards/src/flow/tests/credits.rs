@@ -16,9 +16,9 @@ fn what_holders_may_still_spend_never_exceeds_the_window() {
         let mut world: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         for number in 0..600 {
             let holder = *world.keys().nth(dice.roll(world.len().max(1) as u64) as usize).unwrap_or(&0);
-            match dice.roll(6) {
+            match dice.roll(7) {
                 0 | 1 => {
-                    let most = if dice.one_in(20) { 3_000 } else { 400 };
+                    let most = if world.is_empty() && dice.one_in(3) { 3_000 } else { 400 };
                     let bytes = 1 + dice.roll(most);
                     let outstanding: u64 = world.values().map(|(bytes, _)| bytes).sum();
                     let fits = outstanding == 0 || outstanding + bytes <= capacity;
@@ -43,6 +43,11 @@ fn what_holders_may_still_spend_never_exceeds_the_window() {
                 }
                 5 if dice.one_in(2) => {
                     if let Some((left, _)) = world.remove(&holder) {
+                        assert_eq!(window.on_proved(holder), left);
+                    }
+                }
+                6 if dice.one_in(20) => {
+                    for (holder, (left, _)) in std::mem::take(&mut world) {
                         assert_eq!(window.on_proved(holder), left);
                     }
                 }

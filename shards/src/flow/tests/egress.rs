@@ -106,7 +106,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         let mut dice = Dice(seed);
-        let rate = Rate::new(256 * 1024 + dice.roll(64 * MIB)).unwrap();
+        let rate = Rate::new(256 * 1024 + dice.size(27)).unwrap();
         World {
             rate,
             egress: Egress::new(Some(rate)),
@@ -220,7 +220,7 @@ fn pieces_go_in_the_order_of_a_plain_model_and_never_faster_than_the_rate() {
         total += figures.sent_bytes;
         aged += figures.aged;
     }
-    assert!(total > 200 * MIB && aged > 1_000, "{total} bytes, {aged} aged");
+    assert!(total > 20 * MIB && aged > 200, "{total} bytes, {aged} aged");
 }
 
 /// Streams that always have more, none of them blocked: what each got, and the longest wait between two pieces.

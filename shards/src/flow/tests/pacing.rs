@@ -65,7 +65,8 @@ fn who_takes_what_there_is_gets_all_of_the_rate() {
             sent += wanted;
         }
         let earned = rate(bytes).bytes_in(now - Moment(0));
-        assert!(earned - sent <= 1, "{sent} of {earned} bytes");
+        // What a nanosecond earns may not have been asked for yet.
+        assert!(earned - sent <= bytes.div_ceil(1_000_000_000), "{sent} of {earned} bytes");
     }
 }
 

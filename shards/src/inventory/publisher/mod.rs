@@ -419,6 +419,7 @@ impl Publisher {
     pub fn set_coalescing_window(&mut self, window: Duration) {
         self.settings.coalescing_window = window;
         self.settings.assert_consistent();
+        self.due = true;
     }
 
     /// When a turn is due if nothing happens before.

@@ -17,7 +17,6 @@ use super::session::{Phase, Session, Stage, State};
 use super::settings::{REFUSAL_REST_MAX, RETRY_REST_MIN};
 use super::{Attempts, CloseCause, Life, Publisher, PublisherEffect, Violation};
 use crate::inventory::{ConnectionId, PermitTicket};
-use crate::members::Local;
 use crate::time::Moment;
 
 impl Publisher {

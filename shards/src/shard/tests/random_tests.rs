@@ -89,7 +89,7 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
             failed_percent: 50,
             window_calls: 4,
             open_for: Duration::from_nanos(2_000),
-            read_budget: Duration::from_nanos(3_000),
+            read_budget: Duration::from_nanos(500),
         };
     }
     let (errors_per_mille, flips_per_mille) =
