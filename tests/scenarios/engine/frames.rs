@@ -36,6 +36,7 @@ fn valid_frames(generation: u64) -> Vec<(Operation, Vec<u8>)> {
         (Operation::Abort, request(Operation::Abort, id, &slots, &[slot])),
         (Operation::Query, prefix_request(Operation::Query, id, 0, true, [0; 16], &[hash])),
         (Operation::Acquire, prefix_request(Operation::Acquire, id, 0, false, [0; 16], &[hash])),
+        (Operation::Prefetch, prefix_request(Operation::Prefetch, id, 0, false, [0; 16], &[hash])),
         (Operation::Attach, request(Operation::Attach, id, &LeaseBody { lease: [5; 16] }, NONE)),
         (Operation::Release, request(Operation::Release, id, &LeaseBody { lease: [5; 16] }, NONE)),
         (Operation::Cancel, request(Operation::Cancel, id, &CancelBody { request_id: 3 }, NONE)),
@@ -216,7 +217,7 @@ fn frames_may_arrive_in_any_pieces() {
 #[test]
 fn an_unknown_operation_is_malformed() {
     let node = Node::start();
-    for number in [0, 17, 255] {
+    for number in [0, 18, 255] {
         let mut raw = node.raw();
         let mut frame = bare_request(Operation::Ping, 5);
         frame[4] = number;

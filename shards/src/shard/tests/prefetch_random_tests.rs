@@ -8,7 +8,9 @@ use orbitkv_wire::engine::answers::{BlockOutcome, CommitOutcome, Place, Prefetch
 use orbitkv_wire::identity::Medium;
 
 use super::super::command::Media;
-use super::super::{Command, FetchEffect, FetchOrder, OrderKind, PrefetchSettings, ShardSettings, Tag};
+use super::super::{
+    Command, FetchEffect, FetchOrder, OrderKind, Outcome, PrefetchSettings, ShardSettings, Tag,
+};
 use super::random_tests::Random;
 use super::rig::{BOTH, DRAM, Fault, KIB, Rig, SSD, digest, holder, settings};
 use crate::leases::ConnectionId;
@@ -27,9 +29,17 @@ const KEYS: u8 = 34;
 const BOUNDS: PrefetchSettings =
     PrefetchSettings { wishes_max: 10, active_max: 4, reads_max: 2, bytes_max: 5 * BYTES };
 
+struct Leased {
+    key: u8,
+    offset: u64,
+    value: u64,
+    /// Whether it is still the copy that the shard shows.
+    is_shown: bool,
+}
+
 struct Lease {
     connection: u64,
-    blocks: Vec<(u8, u64, u64)>,
+    blocks: Vec<Leased>,
 }
 
 struct Life {
@@ -157,6 +167,8 @@ impl Life {
             if is_ahead {
                 self.check_gave_way(key);
             }
+            let leased = self.leases.values_mut().flat_map(|lease| &mut lease.blocks);
+            leased.filter(|leased| leased.key == key).for_each(|leased| leased.is_shown = false);
         }
         let before = self.ahead.len();
         let (announced, now) = (&self.announced, self.rig.now);
@@ -171,7 +183,7 @@ impl Life {
         assert!(background.count() <= BOUNDS.active_max, "jobs at a time");
         assert!(self.reads_ahead.len() <= BOUNDS.reads_max, "reads at a time");
         for lease in self.leases.values() {
-            for &(key, offset, value) in &lease.blocks {
+            for &Leased { key, offset, value, .. } in &lease.blocks {
                 assert!(self.rig.holds(offset, BYTES, value), "leased bytes of {key} changed");
             }
         }
@@ -182,7 +194,8 @@ impl Life {
         assert!(idle > HORIZON, "{key} gave way after {idle} ns");
         let is_elsewhere = key >= OWN_KEYS || self.rig.place(key) == Place::Ssd;
         assert!(is_elsewhere, "{key} was nowhere else");
-        let is_leased = |lease: &Lease| lease.blocks.iter().any(|(leased, ..)| *leased == key);
+        let is_leased =
+            |lease: &Lease| lease.blocks.iter().any(|leased| leased.key == key && leased.is_shown);
         assert!(!self.leases.values().any(is_leased), "{key} was leased");
         self.count("gave way");
     }
@@ -255,7 +268,12 @@ impl Life {
                 if block.outcome == BlockOutcome::Ready as u8 {
                     let value = self.value(key).expect("what is ready has a value");
                     assert!(self.rig.holds(block.offset, BYTES, value), "{key} has wrong bytes");
-                    self.leases.get_mut(&token).expect("its lease").blocks.push((key, block.offset, value));
+                    self.leases.get_mut(&token).expect("its lease").blocks.push(Leased {
+                        key,
+                        offset: block.offset,
+                        value,
+                        is_shown: true,
+                    });
                     self.count("acquired");
                 }
             }
@@ -297,7 +315,12 @@ impl Life {
     fn clear(&mut self) -> bool {
         let media = [DRAM, BOTH][self.random.below(2) as usize];
         let in_dram = self.in_dram();
-        self.rig.call(Command::Clear { namespace: digest(0), media: Media::from_mask(media) });
+        let command = Command::Clear { namespace: digest(0), media: Media::from_mask(media) };
+        if matches!(self.rig.call(command), Outcome::Cancelled) {
+            // As many Acquires wait as may.
+            self.count("not cleared");
+            return false;
+        }
         (0..KEYS).for_each(|key| self.forget(key, media, &in_dram));
         self.count("cleared");
         false
@@ -483,6 +506,7 @@ fn announcements_are_in_nobodys_way() {
         "no room",
         "acquired",
         "cleared",
+        "not cleared",
         "left",
         "read ahead",
         "fetched ahead",
