@@ -252,5 +252,5 @@ fn operation(change: &Change) -> TxnOp {
 
 /// Longest time that is waited for observers to have everything, for so long a time of changes.
 pub fn patience(changing: Duration) -> Duration {
-    Duration::from_secs(30) + 10 * changing
+    Duration::from_secs(60) + 20 * changing
 }
