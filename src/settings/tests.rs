@@ -326,8 +326,8 @@ fn every_setting_can_come_from_a_file() {
             "receive-rate" | "egress-rate" => "\"64mib\"",
             "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause"
             | "ssd-read-budget" => "\"1ms\"",
-            "prefetch" | "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
-            "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" => "1",
+            "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
+            "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" | "prefetch" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",
             "ssd-backend" => "\"glommio\"",

@@ -245,6 +245,22 @@ const GATES: &[(&str, &str, &str)] = &[
         "Requests to peers while one of them is stopped, times those made for the first time",
         "×",
     ),
+    (
+        "ssd_breaker_cost",
+        "A block from SSD or a peer while nothing fails, with a circuit breaker of the SSD, times without",
+        "×",
+    ),
+    (
+        "ssd_breaker_gain",
+        "Share of blocks that come from a peer instead of an SSD of which every read fails",
+        "",
+    ),
+    ("zones_cost", "A block from a peer while nothing fails, the same zone first, times any zone", "×"),
+    (
+        "zones_gain",
+        "Blocks that two sources have of which one is stopped: time without zones, times with them",
+        "×",
+    ),
     ("cancel_cost", "Requests that were cancelled though nothing fails", ""),
     (
         "cancel_pins_ms",

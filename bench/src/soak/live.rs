@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use orbitkv::client::{
     BlockHash, Client, ClientSettings, CommitOutcome, EvictOutcome, Media, Medium as StoredOn, Namespace,
-    Place, PrefixList, SaveKey,
+    Place, PrefixList, Registration, SaveKey,
 };
 use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
 use orbitkv::control::signals::StopSignals;
@@ -193,7 +193,10 @@ struct Engine {
 impl Engine {
     fn at(seat: &Seat, live: &Live) -> Result<Engine, Failure> {
         let mut client = Client::connect(ClientSettings::new(seat.place().socket))?;
-        let namespace = client.register(&registration(live.block_bytes), WAIT)?;
+        let common = registration(live.block_bytes);
+        // Owners at the same node have blocks of another size, and an instance has one layout.
+        let instance = format!("{}-live", common.instance);
+        let namespace = client.register(&Registration { instance, ..common }, WAIT)?;
         Ok(Engine { client, namespace })
     }
 

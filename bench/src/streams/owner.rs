@@ -29,8 +29,8 @@ const CONTENTS_MAX: usize = 16;
 
 /// An engine and what it has saved.
 pub struct Owner {
-    client: Client,
-    namespaces: Vec<Namespace>,
+    /// A connection for each namespace: it is registered as one instance.
+    engines: Vec<(Client, Namespace)>,
     seed: u64,
     source: Source,
     /// What blocks of other owners have in them, by owner.
@@ -93,12 +93,15 @@ impl Owner {
         seed: u64,
         residences: u64,
     ) -> Result<Owner, Failure> {
-        let mut client = Client::connect(ClientSettings::new(socket))?;
-        let namespaces = engines.iter().map(|engine| client.register(engine, WAIT));
-        let namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
+        let engines = engines.iter().map(|engine| {
+            let mut client = Client::connect(ClientSettings::new(socket))?;
+            let namespace = client.register(engine, WAIT)?;
+            Ok((client, namespace))
+        });
+        let engines = engines.collect::<Result<Vec<_>, Failure>>()?;
         let source = content(seed, keys.owner);
         let contents = BTreeMap::new();
-        let mut owner = Owner { client, namespaces, seed, source, contents, keys, sequence: 0 };
+        let mut owner = Owner { engines, seed, source, contents, keys, sequence: 0 };
         owner.save(residences)?;
         Ok(owner)
     }
@@ -113,7 +116,8 @@ impl Owner {
     /// # Errors
     /// If the node has not named it.
     pub fn namespace_text(&self) -> Result<String, Failure> {
-        Ok(self.client.digest(self.namespaces[0])?.to_string())
+        let (client, namespace) = &self.engines[0];
+        Ok(client.digest(*namespace)?.to_string())
     }
 
     /// Head of the node's journal, if no other engine changes it.
@@ -154,16 +158,17 @@ impl Owner {
     }
 
     fn save_blocks(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
-        for (namespace, piece) in pieces(numbers, self.namespaces.len()) {
+        for (namespace, piece) in pieces(numbers, self.engines.len()) {
             let key = |block: BlockHash| SaveKey { block, group: GROUP, bytes: BLOCK_BYTES };
             let wanted: Vec<_> = self.keys.names(piece.clone()).into_iter().map(key).collect();
-            let reserved = self.client.reserve(self.namespaces[namespace], &wanted, false, WAIT)?;
+            let (client, namespace) = &mut self.engines[namespace];
+            let reserved = client.reserve(*namespace, &wanted, false, WAIT)?;
             let mut slots = reserved.into_iter().map(slot).collect::<Result<Vec<_>, _>>()?;
             for (number, slot) in piece.clone().zip(&mut slots) {
                 self.source.stamp_one(position(number), self.keys.owner, number);
                 slot.copy_in(0, self.source.block(position(number)))?;
             }
-            let outcomes = self.client.commit(&mut slots, WAIT)?;
+            let outcomes = client.commit(&mut slots, WAIT)?;
             if outcomes.iter().any(|outcome| *outcome != CommitOutcome::Committed) {
                 return Err(failure(format!("blocks were not committed: {outcomes:?}")));
             }
@@ -173,7 +178,7 @@ impl Owner {
     }
 
     fn drop_blocks(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
-        for (namespace, piece) in pieces(numbers, self.namespaces.len()) {
+        for (namespace, piece) in pieces(numbers, self.engines.len()) {
             let count = piece.end - piece.start;
             let outcomes = self.evict(namespace, &self.keys.names(piece))?;
             // One that a peer reads is dropped as well: its memory follows.
@@ -187,7 +192,8 @@ impl Owner {
 
     fn evict(&mut self, namespace: usize, names: &[BlockHash]) -> Result<Vec<EvictOutcome>, Failure> {
         let keys: Vec<_> = names.iter().map(|&block| (block, GROUP)).collect();
-        Ok(self.client.evict(self.namespaces[namespace], &keys, Media::ALL, WAIT)?)
+        let (client, namespace) = &mut self.engines[namespace];
+        Ok(client.evict(*namespace, &keys, Media::ALL, WAIT)?)
     }
 
     /// Saves and drops the same blocks, which are none of its keys, over and over.
@@ -220,15 +226,15 @@ impl Owner {
     }
 
     fn not_at(&mut self, place: Place, keys: &Keys) -> Result<u64, Failure> {
-        let mut names = vec![Vec::new(); self.namespaces.len()];
-        for (namespace, piece) in pieces(keys.live(), self.namespaces.len()) {
+        let mut names = vec![Vec::new(); self.engines.len()];
+        for (namespace, piece) in pieces(keys.live(), self.engines.len()) {
             names[namespace].extend(keys.names(piece));
         }
         let mut others = 0;
-        for (namespace, names) in names.iter().enumerate() {
+        for ((client, namespace), names) in self.engines.iter_mut().zip(&names) {
             for blocks in names.chunks(4 * REQUEST_BLOCKS as usize) {
-                let lists = [PrefixList { namespace: self.namespaces[namespace], group: GROUP, blocks }];
-                let view = self.client.query(&lists, false, WAIT)?;
+                let lists = [PrefixList { namespace: *namespace, group: GROUP, blocks }];
+                let view = client.query(&lists, false, WAIT)?;
                 others += view.places.iter().filter(|found| **found != place).count() as u64;
             }
         }
@@ -241,7 +247,7 @@ impl Owner {
     /// If a block has other bytes than were saved, or the node does not answer.
     pub fn bring(&mut self, of: &Keys, count: u64) -> Result<u64, Failure> {
         let mut came = 0;
-        for (namespace, piece) in pieces(newest(of, count), self.namespaces.len()) {
+        for (namespace, piece) in pieces(newest(of, count), self.engines.len()) {
             came += self.bring_piece(namespace, piece, of)?;
         }
         Ok(came)
@@ -253,7 +259,7 @@ impl Owner {
     /// As [`Owner::bring`].
     pub fn visit(&mut self, of: &Keys, count: u64) -> Result<u64, Failure> {
         let mut came = 0;
-        for (namespace, piece) in pieces(newest(of, count), self.namespaces.len()) {
+        for (namespace, piece) in pieces(newest(of, count), self.engines.len()) {
             came += self.bring_piece(namespace, piece.clone(), of)?;
             // Those that did not come are not here, and that is no fault.
             self.evict(namespace, &of.names(piece))?;
@@ -263,8 +269,9 @@ impl Owner {
 
     fn bring_piece(&mut self, namespace: usize, numbers: Range<u64>, of: &Keys) -> Result<u64, Failure> {
         let blocks = of.names(numbers.clone());
-        let lists = [PrefixList { namespace: self.namespaces[namespace], group: GROUP, blocks: &blocks }];
-        let acquired = self.client.acquire(&lists, None, WAIT)?;
+        let (client, namespace) = &mut self.engines[namespace];
+        let lists = [PrefixList { namespace: *namespace, group: GROUP, blocks: &blocks }];
+        let acquired = client.acquire(&lists, None, WAIT)?;
         if self.contents.len() == CONTENTS_MAX && !self.contents.contains_key(&of.owner) {
             self.contents.clear();
         }
@@ -277,7 +284,7 @@ impl Owner {
             }
         }
         if let Some(lease) = &acquired.lease {
-            self.client.release(lease, WAIT)?;
+            client.release(lease, WAIT)?;
         }
         Ok(came)
     }
