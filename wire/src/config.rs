@@ -346,12 +346,10 @@ pub enum CopyError {
     #[error("its sum is not that of its text, so it is damaged")]
     Damaged,
     /// It is whole, and of somebody else.
-    #[error("it is of the cluster {theirs}, and this node is started for {ours}")]
+    #[error("it is of the cluster {}, and this node is started for {}", .names[0], .names[1])]
     Cluster {
-        /// As it says.
-        theirs: NodeId,
-        /// Whose it should be.
-        ours: NodeId,
+        /// As it says, and whose it should be.
+        names: Box<[NodeId; 2]>,
     },
     /// What it says is no record.
     #[error(transparent)]
@@ -382,7 +380,7 @@ pub fn unseal(bytes: &[u8], cluster: NodeId) -> Result<ConfigRecord, CopyError> 
     let name = std::str::from_utf8(&text[..end]).ok().and_then(|line| line.strip_prefix(CLUSTER_WORD));
     let theirs: NodeId = name.and_then(|name| name.parse().ok()).ok_or(CopyError::Damaged)?;
     if theirs != cluster {
-        return Err(CopyError::Cluster { theirs, ours: cluster });
+        return Err(CopyError::Cluster { names: Box::new([theirs, cluster]) });
     }
     Ok(ConfigRecord::decode(&text[end + 1..])?)
 }

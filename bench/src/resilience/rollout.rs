@@ -79,7 +79,7 @@ impl Operator {
 
 /// The smallest share of nodes that has a reader among them, in percent.
 fn first_share() -> u32 {
-    let places = READERS.map(|at| Stage::place(at));
+    let places = READERS.map(Stage::place);
     places.into_iter().min().expect("there are readers") + 1
 }
 

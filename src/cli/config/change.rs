@@ -200,7 +200,10 @@ mod tests {
         let (first, second) =
             (set(&[("coalesce", "1ms")], 100), set(&[("breaker", "70"), ("coalesce", "0.003s")], 25));
         let s = str::to_owned;
-        assert_eq!(words(&after(&[first.clone()])), (1, s("1: coalesce=1ms"), None, Some(s("0: "))));
+        assert_eq!(
+            words(&after(std::slice::from_ref(&first))),
+            (1, s("1: coalesce=1ms"), None, Some(s("0: ")))
+        );
         let staged = after(&[first.clone(), second.clone()]);
         let candidate = |share| Some((share, s("2: breaker=70 coalesce=3ms")));
         assert_eq!(words(&staged), (2, s("1: coalesce=1ms"), candidate(25), Some(s("0: "))));

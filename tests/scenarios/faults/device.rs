@@ -63,7 +63,7 @@ fn left_alone(faults: Faults, arguments: &[&str]) -> (FaultyRing, Node, Saver, V
     save_to_ssd(&node, &mut saver, &saved);
     ring.make(faults);
     let outcomes = saver.check_never_wrong(&saved[..100]);
-    assert!(outcomes.iter().any(|outcome| *outcome == Some(BlockOutcome::Missing)), "{outcomes:?}");
+    assert!(outcomes.contains(&Some(BlockOutcome::Missing)), "{outcomes:?}");
     let page = node.await_metadata("it is left alone", |page| page.shards[0].ssd.breaker.opens == 1);
     let (code, names, words) = doctor(&node);
     assert!(code == Some(4) && names.contains(&"ssd-left-alone".to_owned()), "{words}");

@@ -120,7 +120,7 @@ fn a_copy_is_of_one_cluster() {
     let sealed = seal(&full(), theirs);
     assert_eq!(unseal(sealed.as_bytes(), theirs), Ok(full()));
     let error = unseal(sealed.as_bytes(), ours).expect_err("somebody else's");
-    assert_eq!(error, CopyError::Cluster { theirs, ours });
+    assert_eq!(error, CopyError::Cluster { names: Box::new([theirs, ours]) });
     assert!(error.to_string().ends_with("x, and this node is started for test"), "{error}");
 }
 
@@ -147,13 +147,15 @@ fn a_place_follows_from_the_name_alone() {
     assert_eq!(sum(b"text"), expected);
 }
 
+type Pairs = Vec<(String, String)>;
+
 /// A record as lists of words, written and read by hand: a second encoder and a second decoder.
 #[derive(Clone, Debug, PartialEq)]
 struct Plain {
     number: u64,
-    stable: (u64, Vec<(String, String)>),
-    staged: Option<(u64, u32, Vec<(String, String)>)>,
-    former: Option<(u64, Vec<(String, String)>)>,
+    stable: (u64, Pairs),
+    staged: Option<(u64, u32, Pairs)>,
+    former: Option<(u64, Pairs)>,
 }
 
 impl Plain {
