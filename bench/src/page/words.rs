@@ -164,6 +164,7 @@ const GATES: &[(&str, &str, &str)] = &[
     ("rest_memory", "Most memory a node took, as a share of what it said it would", ""),
     ("peer_quic", "Rate of reading from another node over the network protocol, times a stock library", "×"),
     ("peer_shm", "Rate of reading from another node of the host, times plain copying", "×"),
+    ("peer_shm_settled", "The same, of blocks that the other node has written to its SSD, too", "×"),
     ("routing_slow_ssd", "Planned routes while one peer's SSD is slow: what of p95 or p99 is saved", ""),
     ("routing_egress", "Planned routes while one peer can send little: what of p95 or p99 is saved", ""),
     (

@@ -11,6 +11,8 @@
 //! new blocks, so that no sum is there before. The stock side has one stream, and its defaults.
 //!
 //! Over shared memory our side does the same and the other is one thread on the reader's core, which copies and sums.
+//! It is done twice: with blocks that nobody has summed, where the source's core reads all of them beside the reader's,
+//! and with blocks that the source has written to its SSD as well, and summed for that.
 //! At last a source is asked to end while it is read from over QUIC: how long that takes is a gate, too.
 
 mod copies;
@@ -147,15 +149,18 @@ pub enum Way {
     Quic,
     /// Over shared memory, against a copy and a checksum.
     Shm,
+    /// The same, of blocks that are on the source's SSD, too.
+    Settled,
 }
 
 impl Way {
-    const ALL: [Way; 2] = [Way::Quic, Way::Shm];
+    const ALL: [Way; 3] = [Way::Quic, Way::Shm, Way::Settled];
 
     fn gate(self) -> &'static str {
         match self {
             Way::Quic => "peer_quic",
             Way::Shm => "peer_shm",
+            Way::Settled => "peer_shm_settled",
         }
     }
 
@@ -163,14 +168,14 @@ impl Way {
     fn target(self) -> f64 {
         match self {
             Way::Quic => 1.0,
-            Way::Shm => 0.8,
+            Way::Shm | Way::Settled => 0.8,
         }
     }
 
     fn other(self) -> &'static str {
         match self {
             Way::Quic => "stock quinn",
-            Way::Shm => "memcpy and checksum",
+            Way::Shm | Way::Settled => "memcpy and checksum",
         }
     }
 }
@@ -185,7 +190,7 @@ impl Other {
     fn start(way: Way, plan: &Plan, cores: Ends<usize>, seed: u64) -> Result<Other, Failure> {
         Ok(match way {
             Way::Quic => Other::Quinn(Rival::start(plan, cores, seed)?),
-            Way::Shm => Other::Copies(Copies::start(plan, cores, seed)?),
+            Way::Shm | Way::Settled => Other::Copies(Copies::start(plan, cores, seed)?),
         })
     }
 
@@ -262,7 +267,7 @@ pub fn compare(
     seed: u64,
     signals: &StopSignals,
 ) -> Result<Run, Failure> {
-    let mut nodes = Nodes::start(*plan, cores, seed, way == Way::Shm, signals)?;
+    let mut nodes = Nodes::start(*plan, cores, seed, way, signals)?;
     let mut other = Other::start(way, plan, cores, seed)?;
     let (mut ours, mut theirs) = (Passes::default(), Passes::default());
     // Generation 0 of either side is not counted: connections are made and pages touched.
@@ -303,7 +308,7 @@ pub fn compare(
             progress(&format!("the source ended {:.0} ms after SIGTERM", ending.time.as_secs_f64() * 1e3));
             Some(ending)
         }
-        Way::Shm => None,
+        Way::Shm | Way::Settled => None,
     };
     Ok(Run { way, ours, theirs, lending, fetching, ending })
 }
@@ -313,7 +318,7 @@ fn gate(plan: &Plan, seed: u64, run: &Run) -> Gate {
     let ratios = ours.gbps.over(&theirs.gbps);
     let against = match way {
         Way::Quic => "stock quinn bulk stream, GB/s",
-        Way::Shm => "memcpy and the same checksum on one core, GB/s",
+        Way::Shm | Way::Settled => "memcpy and the same checksum on one core, GB/s",
     };
     let gate = Gate::new(way.gate(), plan.profile, seed)
         .at_least(way.target())
@@ -329,7 +334,7 @@ fn gate(plan: &Plan, seed: u64, run: &Run) -> Gate {
     // Those of generation 0 are among them.
     let otherwise = match way {
         Way::Quic => fetching.fetched_shm,
-        Way::Shm => fetching.fetched - fetching.fetched_shm,
+        Way::Shm | Way::Settled => fetching.fetched - fetching.fetched_shm,
     };
     if ours.bytes != theirs.bytes {
         gate.invalid(format!("only {} of {} bytes came from the peer's DRAM", ours.bytes, theirs.bytes))
@@ -359,6 +364,7 @@ fn figures(runs: &[Run]) -> String {
         let ours = match run.way {
             Way::Quic => "nodes over QUIC",
             Way::Shm => "nodes over shared memory",
+            Way::Settled => "the same, blocks on SSD, too",
         };
         for (name, passes) in [(ours, &run.ours), (run.way.other(), &run.theirs)] {
             let Ends { source, reader } = passes.used.per_gib(passes.bytes);

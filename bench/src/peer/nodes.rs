@@ -16,6 +16,7 @@ use orbitkv::quantity::{ByteSize, MIB};
 use orbitkv::settings::CoreList;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::Way;
 use super::ends::Ends;
 use super::plan::Plan;
 use crate::payload::{GROUP, Source, block_hashes, registration, slot};
@@ -24,6 +25,11 @@ use crate::{Failure, processes};
 const WAIT: Duration = Duration::from_secs(10);
 /// Time two nodes may take to know each other.
 const COMPLETE_WAIT: Duration = Duration::from_secs(60);
+/// Time a pass may take to its SSD, and how often the source is asked.
+const WRITTEN_WAIT: Duration = Duration::from_secs(60);
+const WRITTEN_LOOK: Duration = Duration::from_millis(20);
+/// Arenas that the source's SSD holds, so that nothing of a pass is evicted from it.
+const SSD_ARENAS: u64 = 2;
 /// How often the reading node is asked for what the other has saved.
 const SHOWN_LOOK: Duration = Duration::from_millis(2);
 
@@ -37,6 +43,7 @@ fn member(shares_memory: bool) -> MemberOrder {
 pub struct Nodes {
     plan: Plan,
     seed: u64,
+    way: Way,
     // Before the cluster, which they are connected to.
     saving: Engine,
     reading: Engine,
@@ -72,7 +79,7 @@ pub struct Ending {
 }
 
 impl Nodes {
-    /// Starts etcd and both nodes, of one shard each on its core, without SSD.
+    /// Starts etcd and both nodes, of one shard each on its core. The source has an SSD tier if blocks shall be on it.
     ///
     /// # Errors
     /// If they do not start or do not come to know each other.
@@ -80,16 +87,19 @@ impl Nodes {
         plan: Plan,
         cores: Ends<usize>,
         seed: u64,
-        shares_memory: bool,
+        way: Way,
         signals: &StopSignals,
     ) -> Result<Nodes, Failure> {
+        let ssd = |name: &str| {
+            if (name, way) == ("source", Way::Settled) { SSD_ARENAS * plan.dram_bytes } else { 0 }
+        };
         let node = |name: &str, core| NodeOrder {
             name: name.to_owned(),
             dram: ByteSize(plan.dram_bytes),
-            ssd: ByteSize(0),
+            ssd: ByteSize(ssd(name)),
             shards: Some(1),
             cores: Some(CoreList(vec![core])),
-            member: Some(member(shares_memory)),
+            member: Some(member(way != Way::Quic)),
             flags: Vec::new(),
         };
         let order = ClusterOrder {
@@ -110,7 +120,7 @@ impl Nodes {
         };
         let (saving, reading) = (engine(0)?, engine(1)?);
         let source = Source::seeded(seed, plan.batch_blocks, plan.block_bytes);
-        Ok(Nodes { plan, seed, saving, reading, source, cluster })
+        Ok(Nodes { plan, seed, way, saving, reading, source, cluster })
     }
 
     /// Saves the blocks of a generation at the source and waits until the reader shows all of them there.
@@ -137,7 +147,26 @@ impl Nodes {
             }
             first_index += batch.len() as u64;
         }
-        self.await_shown(&blocks)
+        self.await_shown(&blocks)?;
+        if self.way == Way::Settled { self.await_written(generation) } else { Ok(()) }
+    }
+
+    /// Waits until all blocks up to a generation have been written to the source's SSD.
+    fn await_written(&self, generation: u64) -> Result<(), Failure> {
+        let wanted = (generation + 1) * self.plan.blocks as u64;
+        let http = HttpClient::new(self.cluster.nodes()[0].http_address())?;
+        let began = Instant::now();
+        loop {
+            let page: MetadataPage = http.get_as("/cache/metadata")?.0;
+            let written: u64 = page.shards.iter().map(|shard| shard.ssd.write_backs_done).sum();
+            if written >= wanted {
+                return Ok(());
+            }
+            if began.elapsed() > WRITTEN_WAIT {
+                return Err(format!("{written} of {wanted} blocks are on SSD within {WRITTEN_WAIT:?}").into());
+            }
+            sleep(WRITTEN_LOOK);
+        }
     }
 
     fn await_shown(&mut self, blocks: &[BlockHash]) -> Result<(), Failure> {

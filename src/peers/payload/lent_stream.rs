@@ -105,12 +105,35 @@ impl LentStream {
             }
         }
         let sent_bytes = bytes_max - left_bytes;
-        self.queued_bytes = self.queued_bytes.saturating_sub(sent_bytes);
-        self.listed_bytes = self.listed_bytes.min(self.queued_bytes);
+        self.note_sent(sent_bytes);
         if self.queue.is_empty() && self.then == Then::Finish {
             self.then = Then::Finished;
             endpoint.finish(connection, stream);
         }
         (sent_bytes, taken)
+    }
+
+    /// What is listed is at the head of the queue, so it goes first.
+    fn note_sent(&mut self, bytes: u64) {
+        self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
+        self.listed_bytes = self.listed_bytes.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pushed_behind_a_listed_part_is_not_listed_when_that_goes() {
+        let mut lent = LentStream::default();
+        lent.push(Bytes::from_static(&[0; 10]));
+        assert_eq!(lent.list(), 10);
+        lent.push(Bytes::from_static(&[0; 5]));
+        lent.note_sent(4);
+        assert_eq!((lent.listed_bytes(), lent.queued_bytes), (6, 11));
+        lent.note_sent(6);
+        assert!(!lent.is_listed());
+        assert_eq!(lent.list(), 5);
     }
 }
