@@ -2,7 +2,7 @@
 //!
 //! Without a rate the transport takes what it has windows for, so all that is decided is who offers first: streams by
 //! how soon their bytes are due, in order of arrival. That costs a queue and no more. With one, streams get pieces in
-//! the order of [`super::fair`], as tokens come back. The transport is handed no more than has tokens, so what waits
+//! the order of `fair.rs`, as tokens come back. The transport is handed no more than has tokens, so what waits
 //! waits here, where a cancel takes it back whole: bytes that have not gone have cost nothing.
 //!
 //! The driver tells what is queued, asks [`Egress::poll`] who goes, and tells what went. What the transport has no
