@@ -292,7 +292,7 @@ numbered! {
 }
 
 numbered! {
-    /// What an answer says about blocks it does not show (chapter 2.8).
+    /// What an answer says about blocks it does not show.
     pub enum Coverage: u8 {
         /// Absence holds at these cuts.
         CompleteAtWatermarks = 0,
