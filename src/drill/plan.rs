@@ -379,6 +379,19 @@ mod tests {
     "#;
 
     #[test]
+    fn the_plans_to_begin_with_are_plans() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/drills");
+        let files = std::fs::read_dir(folder).expect("the folder of plans");
+        let names: Vec<String> = files
+            .map(|file| {
+                let text = std::fs::read_to_string(file.expect("a file").path()).expect("a plan's text");
+                Plan::parse(&text, false).expect("a plan").name
+            })
+            .collect();
+        assert!(names.len() >= 2, "plans to begin with: {names:?}");
+    }
+
+    #[test]
     fn a_plan_is_read_whole() {
         let plan = Plan::parse(PLAN, false).expect("a plan");
         assert_eq!((plan.managers, plan.blocks, plan.block_bytes), (3, 100, 16 * KIB));
