@@ -21,7 +21,7 @@ use super::{Shard, TransferId};
 use crate::key::EntryId;
 use crate::residents::{CopyId, Dram};
 use crate::resilience::breaker::{
-    Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS, WINDOW_CALLS_MAX,
+    Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS,
 };
 use crate::time::Moment;
 
@@ -33,7 +33,7 @@ pub const READ_BUDGET: Duration = Duration::from_secs(2);
 pub struct DeviceGuardSettings {
     /// Percentage of the last operations that must have failed, at most 100. With 0 it is never left alone.
     pub failed_percent: u32,
-    /// Operations that are looked back on, 1 to [`WINDOW_CALLS_MAX`].
+    /// Operations that are looked back on, 1 to [`WINDOW_CALLS_MAX`](crate::resilience::breaker::WINDOW_CALLS_MAX).
     pub window_calls: u32,
     /// How long it is left alone before it is probed.
     pub open_for: Duration,
@@ -105,11 +105,8 @@ impl DeviceGuard {
     /// If a bound is not kept.
     pub fn new(settings: DeviceGuardSettings) -> DeviceGuard {
         let DeviceGuardSettings { failed_percent, window_calls, open_for, read_budget } = settings;
-        assert!(failed_percent <= 100, "a percentage");
-        assert!((1..=WINDOW_CALLS_MAX).contains(&window_calls), "a window of operations");
-        let threshold = f64::from(failed_percent) / 100.0;
-        let breaker =
-            (failed_percent > 0).then(|| Breaker::new(Rule::Share { window_calls, threshold }, open_for));
+        let rule = Rule::of_percent(failed_percent, window_calls);
+        let breaker = rule.map(|rule| Breaker::new(rule, open_for));
         DeviceGuard {
             read_budget,
             open_for,
