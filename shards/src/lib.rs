@@ -4,6 +4,8 @@
 pub mod admission;
 pub mod coverage;
 pub mod demand;
+#[cfg(test)]
+mod dice;
 pub mod drop_memory;
 pub mod eviction;
 pub mod fence;

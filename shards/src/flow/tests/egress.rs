@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use orbitkv_wire::identity::NodeId;
 
-use super::{Dice, Sendings};
+use super::Sendings;
+use crate::dice::Dice;
 use crate::flow::egress::*;
 use crate::flow::fair::{AGE_MAX, LEAD_PIECES};
 use crate::flow::pacing::Rate;

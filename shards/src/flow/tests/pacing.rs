@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Dice, Sendings};
+use super::Sendings;
+use crate::dice::Dice;
 use crate::flow::pacing::*;
 use crate::time::Moment;
 

@@ -8,6 +8,7 @@ use orbitkv_wire::membership::{Key, MemberRecord};
 
 use super::etcd::Etcd;
 use super::rig::*;
+use crate::dice::Dice;
 use crate::membership::coordinator::*;
 use crate::membership::*;
 use crate::time::Moment;
@@ -252,32 +253,23 @@ fn a_record_that_is_gone_removes_nobody_by_itself() {
     assert_eq!((epochs(&process.room.roster()), process.room.roster().is_whole()), (stored(&etcd), true));
 }
 
-/// Splitmix64, of the test's own.
-fn draw(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) % below
-}
-
 /// In any order of moves, doubts, looks, answers and news: nobody is shown in a life that etcd never had or goes back to
 /// an earlier one, a whole roster is exactly what etcd had at its revision, and in the end all is known.
 #[test]
 fn random_orders_of_answers_and_news_never_mix_two_histories() {
     for seed in 0..400 {
-        let mut state = seed;
+        let mut dice = Dice(seed);
         let policies = [RefreshPolicy::Lookup, RefreshPolicy::Redirect, RefreshPolicy::Hybrid];
-        let refresh = policies[draw(&mut state, 3) as usize];
+        let refresh = policies[dice.roll(3) as usize];
         let mut etcd = Etcd::new(7);
         let mut process = member(refresh, &mut etcd);
         let mut states = BTreeMap::from([(etcd.revision, stored(&etcd))]);
         let (mut highest, mut tickets, mut now) = (BTreeMap::new(), 0, NOW);
         for _ in 0..120 {
-            let name = NAMES[draw(&mut state, 4) as usize];
+            let name = NAMES[dice.roll(4) as usize];
             let epoch = stored(&etcd)[&node(name)];
-            now = now + std::time::Duration::from_millis(draw(&mut state, 3));
-            match draw(&mut state, 8) {
+            now = now + std::time::Duration::from_millis(dice.roll(3));
+            match dice.roll(8) {
                 0 | 1 => {
                     put(&mut etcd, name, epoch + 1);
                     states.insert(etcd.revision, stored(&etcd));

@@ -1,6 +1,7 @@
 //! Histories of calls, and every window of them counted by brute force.
 
 use super::*;
+use crate::dice::Dice;
 use crate::fetcher::GuardSettings;
 
 const SECOND: u64 = 1_000_000_000;
@@ -11,15 +12,6 @@ const LONGEST: Duration = Duration::from_secs(10);
 enum Call {
     First,
     Extra,
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
 }
 
 /// Calls in the order in which they were made, by time.
