@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use orbitkv_shards::fetcher::{FetcherSettings, GuardSettings};
+use orbitkv_shards::flow::egress::PIECE_WAIT;
 use orbitkv_shards::resilience::breaker::WINDOW_CALLS_MAX;
 use orbitkv_shards::shard::DeviceGuardSettings;
 
@@ -13,6 +14,10 @@ use crate::quantity::Span;
 
 /// What a call to a peer may take without a word from it: some hundred round trips, and less than an engine waits.
 const CALL_BUDGET: Duration = Duration::from_secs(1);
+const _: () = assert!(
+    4 * PIECE_WAIT.as_nanos() <= CALL_BUDGET.as_nanos(),
+    "who waits for its turn is not taken for dead"
+);
 /// Less is what a busy core takes to look.
 const CALL_BUDGET_MIN: Duration = Duration::from_millis(10);
 /// Shortest pause: probes would be as many as calls.

@@ -8,7 +8,7 @@ use orbitkv_wire::identity::NodeId;
 use super::Sendings;
 use crate::dice::Dice;
 use crate::flow::egress::*;
-use crate::flow::fair::{AGE_MAX, LEAD_PIECES};
+use crate::flow::fair::LEAD_PIECES;
 use crate::flow::pacing::Rate;
 use crate::grants::{PayloadConnection, StreamAt};
 use crate::time::Moment;
@@ -80,7 +80,7 @@ impl Model {
             .filter(|(_, stream)| self.served[&stream.node] <= least + LEAD_PIECES * piece)
             .collect();
         self.reached = self.reached.max(least);
-        let aged = question.iter().filter(|(_, stream)| now.since(stream.since) >= AGE_MAX);
+        let aged = question.iter().filter(|(_, stream)| now.since(stream.since) >= PIECE_WAIT);
         if let Some((number, _)) = aged.min_by_key(|(_, stream)| (stream.since, stream.arrived)) {
             return Some(**number);
         }
@@ -284,7 +284,7 @@ fn no_stream_waits_for_longer_than_its_age_and_a_round_of_pieces() {
         let own = streams.len() as u64 / nodes + 1;
         let pieces = nodes * (own + LEAD_PIECES + 1) + 1;
         let late = Duration::from_millis(3) + rate.time_for(rate.burst_bytes());
-        let bound = AGE_MAX + rate.time_for(pieces * piece_bytes(rate)) + late;
+        let bound = PIECE_WAIT + rate.time_for(pieces * piece_bytes(rate)) + late;
         assert!(longest <= bound, "{longest:?} at {rate:?}, and {bound:?} may be");
     }
 }
