@@ -144,6 +144,7 @@ impl Peers {
         let partition = Partition::new(settings.index)
             .with_prefetch(orbitkv_native::prefetch::prefetch)
             .with_advice(orbitkv_native::huge_pages::advise);
+        let rates = settings.rates.of_shard(shard.0, local.shards);
         let mut payload = Payload::new(
             shard,
             arena,
@@ -152,7 +153,7 @@ impl Peers {
                 slice_bytes: settings.slice_bytes,
                 window_bytes: settings.endpoint.payload.receive_pool_bytes,
                 background_bytes_max: settings.background_bytes_max,
-                rates: settings.rates.of_shard(shard.0, local.shards),
+                rates,
                 routing: settings.routing,
                 guard: PeerGuard {
                     guard: settings.guard.guard.of_core(shard.0, local.shards),
@@ -190,7 +191,7 @@ impl Peers {
             is_suspended: true,
             streams_elsewhere: false,
             samples,
-            pressure: Pressure::new(settings.rates.of_shard(shard.0, local.shards)[1], now),
+            pressure: Pressure::new(rates.egress, now),
         })
     }
 

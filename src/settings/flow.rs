@@ -5,7 +5,7 @@ use orbitkv_shards::flow::pacing::{RATE_MIN, Rate};
 use super::{NodeArgs, SettingsError, check_share};
 use crate::quantity::ByteSize;
 
-/// Rates of a node over its network interface, in bytes a second; none is as fast as it goes.
+/// Rates of a node, or of one of its shards, over the network interface, in bytes a second; none is as fast as it goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerRates {
     /// Payload that is asked for.
@@ -15,10 +15,11 @@ pub struct PeerRates {
 }
 
 impl PeerRates {
-    /// What one of its shards has: of what is asked for, and of what is sent. The shares add up to the node's.
+    /// What one of its shards has. The shares add up to the node's.
     #[must_use]
-    pub fn of_shard(&self, shard: u16, shards: u16) -> [Option<Rate>; 2] {
-        [self.receive, self.egress].map(|rate| rate.and_then(|rate| rate.share(shard, shards)))
+    pub fn of_shard(&self, shard: u16, shards: u16) -> PeerRates {
+        let share = |rate: Option<Rate>| rate.and_then(|rate| rate.share(shard, shards));
+        PeerRates { receive: share(self.receive), egress: share(self.egress) }
     }
 }
 

@@ -199,7 +199,7 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         settings: PayloadSettings,
     ) -> Payload {
-        let [_, egress_rate] = settings.rates;
+        let egress_rate = settings.rates.egress;
         Payload {
             shard,
             loans: Payloads::new(arena.clone(), settings.loans_max()),
