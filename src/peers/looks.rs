@@ -12,18 +12,24 @@ pub(super) struct LooksFirst<T> {
     /// Wishes made.
     tickets: u64,
     parked: VecDeque<(u64, NodeId, T)>,
+    parked_max: usize,
+    /// Of those that are parked.
     unsaid: VecDeque<LookWish>,
 }
 
 impl<T> LooksFirst<T> {
-    /// Of a core.
-    pub fn new(core: ShardIndex, purpose: LookPurpose) -> LooksFirst<T> {
+    /// Of a core that has no more than `parked_max` to say at a time: it gives up what nobody wants any more.
+    pub fn new(core: ShardIndex, purpose: LookPurpose, parked_max: usize) -> LooksFirst<T> {
         let (parked, unsaid) = (VecDeque::new(), VecDeque::new());
-        LooksFirst { asker: Asker { core, purpose }, tickets: 0, parked, unsaid }
+        LooksFirst { asker: Asker { core, purpose }, tickets: 0, parked, parked_max, unsaid }
     }
 
     /// Keeps it until the record of `node` has been read.
+    ///
+    /// # Panics
+    /// If more is kept than there can be.
     pub fn park(&mut self, node: NodeId, what: T) {
+        assert!(self.parked.len() < self.parked_max, "{:?} bounds what it parks", self.asker.purpose);
         self.tickets += 1;
         self.parked.push_back((self.tickets, node, what));
         self.unsaid.push_back(LookWish { node, asker: self.asker, ticket: self.tickets });
@@ -50,6 +56,8 @@ impl<T> LooksFirst<T> {
     /// Forgets what `is_wanted` says nobody wants any more.
     pub fn retain(&mut self, is_wanted: impl Fn(&T) -> bool) {
         self.parked.retain(|(_, _, what)| is_wanted(what));
+        let parked = &self.parked;
+        self.unsaid.retain(|wish| parked.binary_search_by_key(&wish.ticket, |(ticket, ..)| *ticket).is_ok());
     }
 
     /// Gives back all that waits.
@@ -71,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_is_parked_goes_on_with_its_own_ticket_and_no_other() {
-        let mut looks = LooksFirst::new(ShardIndex(1), LookPurpose::Payload);
+        let mut looks = LooksFirst::new(ShardIndex(1), LookPurpose::Payload, 4);
         for (name, what) in [("a", 1), ("b", 2), ("a", 3), ("a", 4)] {
             looks.park(node(name), what);
         }
@@ -88,6 +96,10 @@ mod tests {
         assert_eq!(looks.release(&looked("a", 1, LookPurpose::Payload, 3)), [1, 3]);
         looks.retain(|what| *what != 4);
         assert!(looks.release(&looked("a", 1, LookPurpose::Payload, 9)).is_empty());
+        // A wish that nobody has any more is not said.
+        looks.park(node("b"), 5);
+        looks.retain(|what| *what != 5);
+        assert_eq!(looks.poll_wish(), None);
         assert_eq!(looks.give_back(), [2]);
     }
 }

@@ -175,7 +175,8 @@ impl Peers {
             subscriber,
             partition,
             payload,
-            looks: looks_first.then(|| LooksFirst::new(shard, LookPurpose::Inventory)),
+            looks: looks_first
+                .then(|| LooksFirst::new(shard, LookPurpose::Inventory, settings.subscriber.dials_max)),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),
             dials: HashMap::new(),

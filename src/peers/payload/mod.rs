@@ -150,6 +150,8 @@ pub(super) struct Payload {
     waiting: VecDeque<WaitingDial>,
     /// Operations for which their connection has no stream yet.
     unasked: VecDeque<Unasked>,
+    /// Operations that are not over, at most.
+    unasked_max: usize,
     /// Operations whose source is looked up first, if that is the policy.
     looks: Option<LooksFirst<Unasked>>,
     /// Streams that may have bytes to read, in turn.
@@ -199,7 +201,7 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         settings: PayloadSettings,
     ) -> Payload {
-        let egress_rate = settings.rates.egress;
+        let (egress_rate, fetcher) = (settings.rates.egress, settings.fetcher());
         Payload {
             shard,
             loans: Payloads::new(arena.clone(), settings.loans_max()),
@@ -208,7 +210,7 @@ impl Payload {
             egress_rate,
             grants: None,
             egress: Egress::new(egress_rate),
-            fetcher: Fetcher::new(settings.fetcher(), entropy::random_u64()),
+            fetcher: Fetcher::new(fetcher, entropy::random_u64()),
             planner: Planner::new(PlannerSettings { mode: settings.routing, ..PlannerSettings::default() }),
             links: HashMap::new(),
             made: 0,
@@ -221,6 +223,7 @@ impl Payload {
             readings: VecDeque::new(),
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
+            unasked_max: fetcher.connections_max * fetcher.operations_max,
             looks: None,
             readable: VecDeque::new(),
             held: lending::HeldExtents::default(),
@@ -232,7 +235,7 @@ impl Payload {
 
     /// Looks sources up before they are asked.
     pub fn look_up_first(&mut self) {
-        self.looks = Some(LooksFirst::new(self.shard, LookPurpose::Payload));
+        self.looks = Some(LooksFirst::new(self.shard, LookPurpose::Payload, self.unasked_max));
     }
 
     /// The next record that is to be read.
@@ -481,6 +484,7 @@ impl Payload {
             Some(Link::Fetching { id, .. }) => {
                 self.fetching.remove(&id);
                 self.part(connection);
+                self.withdraw(|(of, ..)| *of == id);
                 self.fetcher.on_closed(id, now);
             }
             None => {}
