@@ -408,7 +408,7 @@ impl Shard {
         let (file_offset, payload_bytes) = (stage.placement.offset, stage.payload_bytes);
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Stage(copy));
-        self.device_guard.begin_read(id);
+        self.device_guard.begin_read(id, self.now);
         Some(Order { id, kind: OrderKind::Read, arena_offset, file_offset, payload_bytes, checksum: None })
     }
 

@@ -93,7 +93,7 @@ impl Shard {
         if known_bytes > bounds.bytes_max {
             return PrefetchOutcome::NoRoom;
         }
-        let horizon = until.since(self.heard());
+        let horizon = until.since(self.now);
         let ahead = &mut self.prefetches;
         ahead.made += 1;
         let number = ahead.made;
@@ -109,7 +109,7 @@ impl Shard {
     }
 
     fn join_wish(&mut self, number: u64, connection: ConnectionId, until: Moment) -> PrefetchOutcome {
-        let latest = self.heard();
+        let latest = self.now;
         let ahead = &mut self.prefetches;
         let wish = ahead.wishes.get_mut(&number).expect("a key has a live wish");
         if !wish.connections.contains(&connection) {
@@ -161,7 +161,7 @@ impl Shard {
             (Dram::Resident { .. } | Dram::Filling(_), _) => self.end_wish(number, WishEnd::Met),
             (Dram::Absent, None) => self.end_wish(number, WishEnd::Missing),
             // What nobody waits for tries no device that is left alone.
-            (Dram::Absent, Some(_)) if !self.device_guard.is_closed() => {
+            (Dram::Absent, Some(_)) if !self.device_guard.is_closed(self.now) => {
                 self.count_barred();
                 self.end_wish(number, WishEnd::Missing);
             }
@@ -219,7 +219,7 @@ impl Shard {
         let is_elsewhere = entry.ssd.residence().is_some() || entry.provenance == Provenance::Peer;
         is_elsewhere
             && !self.prefetches.unused.contains_key(&copy)
-            && self.heard().since(entry.usage.last) > horizon
+            && self.now.since(entry.usage.last) > horizon
             && self.residents.copy(copy).slot.bytes == wanted_bytes
             && is_evictable(&self.residents, self.writes_back(), id)
     }
