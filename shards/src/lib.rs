@@ -21,6 +21,7 @@ pub mod ledger;
 pub mod members;
 pub mod membership;
 pub mod namespaces;
+pub mod payload_streams;
 pub mod planner;
 pub mod reservations;
 pub mod residents;

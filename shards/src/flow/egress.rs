@@ -16,7 +16,7 @@ use orbitkv_wire::identity::NodeId;
 
 use super::fair::{Entry, Fair};
 use super::pacing::{PacedTime, Pacer, Rate};
-use crate::grants::StreamAt;
+use crate::payload_streams::StreamAt;
 use crate::time::Moment;
 
 /// Largest piece of a stream that goes before another may, in bytes: what a turn of the transport sends.

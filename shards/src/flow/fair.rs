@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use orbitkv_wire::identity::NodeId;
 
 use super::egress::PIECE_WAIT;
-use crate::grants::StreamAt;
+use crate::payload_streams::StreamAt;
 use crate::time::Moment;
 
 /// Pieces that a node may be ahead of the one that was served least: room for deadlines to count across nodes.

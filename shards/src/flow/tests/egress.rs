@@ -10,7 +10,7 @@ use crate::dice::Dice;
 use crate::flow::egress::*;
 use crate::flow::fair::LEAD_PIECES;
 use crate::flow::pacing::Rate;
-use crate::grants::{PayloadConnection, StreamAt};
+use crate::payload_streams::{PayloadConnection, StreamAt};
 use crate::time::Moment;
 
 const MIB: u64 = 1 << 20;

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use orbitkv_wire::identity::*;
 use orbitkv_wire::payload::*;
 
-use super::super::{Effect, Life, PayloadConnection};
+use super::super::{Effect, Life};
 use super::rig::*;
 use crate::dice::Dice;
+use crate::payload_streams::PayloadConnection;
 use crate::shard::tests::rig::{Fault, KIB, PAGE, digest, holder, padded, settings};
 use crate::shard::{Command, Key};
 
