@@ -495,7 +495,7 @@ impl Core {
             | Answer::Turns(..)
             | Answer::Lowered(..)
             | Answer::Doubted(..)
-            | Answer::Look(..)
+            | Answer::Lookup(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }

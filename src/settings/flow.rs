@@ -1,6 +1,6 @@
 //! How fast payload may go between nodes, in either direction: rates of the node, of which each shard has its share.
 
-use orbitkv_shards::flow::pacing::{RATE_MIN, Rate};
+use orbitkv_shards::flow::pacing::{RATE_BYTES_PER_SECOND_MIN, Rate};
 
 use super::{NodeArgs, SettingsError, check_share};
 use crate::quantity::ByteSize;
@@ -33,6 +33,6 @@ pub(super) fn rates(args: &NodeArgs, shards: u64) -> Result<PeerRates, SettingsE
 
 fn rate(setting: &str, given: Option<ByteSize>, shards: u64) -> Result<Option<Rate>, SettingsError> {
     let Some(rate) = given.and_then(|size| Rate::new(size.0)) else { return Ok(None) };
-    check_share(setting, ByteSize(rate.bytes_a_second()), shards, RATE_MIN)?;
+    check_share(setting, ByteSize(rate.bytes_a_second()), shards, RATE_BYTES_PER_SECOND_MIN)?;
     Ok(Some(rate))
 }

@@ -99,8 +99,8 @@ pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
             failed_percent: percent("--breaker", args.breaker, defaults.failed_percent)?,
             window_calls,
             open_for: span("--breaker-pause", args.breaker_pause, defaults.open_for, [PAUSE_MIN, PAUSE_MAX])?,
-            extra_per_mille: 10
-                * percent("--retry-percent", args.retry_percent, defaults.extra_per_mille / 10)?,
+            extra_permille: 10
+                * percent("--retry-percent", args.retry_percent, defaults.extra_permille / 10)?,
             extra_burst,
         },
     })

@@ -46,7 +46,7 @@ pub struct GuardSettings {
     /// How long a source is not asked before it is probed.
     pub open_for: Duration,
     /// Asks for blocks whose call has failed, in thousandths of the first asks of any window of less than 10 s.
-    pub extra_per_mille: u32,
+    pub extra_permille: u32,
     /// Such asks in a window of few first ones; with 0 there are none at all. See [`EveryWindow`].
     pub extra_burst: u32,
 }
@@ -57,7 +57,7 @@ impl Default for GuardSettings {
             failed_percent: 50,
             window_calls: breaker::WINDOW_CALLS,
             open_for: OPEN_FOR,
-            extra_per_mille: 100,
+            extra_permille: 100,
             extra_burst: EXTRA_BURST,
         }
     }
@@ -78,7 +78,7 @@ impl GuardSettings {
         let (core, cores, half) = (u32::from(core), u32::from(cores), self.extra_burst / 2);
         let part = half / cores + u32::from(core < half % cores);
         let extra_burst = part.max(self.extra_burst.min(1));
-        GuardSettings { extra_per_mille: self.extra_per_mille / 2, extra_burst, ..self }
+        GuardSettings { extra_permille: self.extra_permille / 2, extra_burst, ..self }
     }
 
     /// When a breaker opens; none if there are no breakers.
@@ -149,7 +149,7 @@ pub(super) struct Guard {
 impl Guard {
     pub fn new(settings: GuardSettings) -> Guard {
         let (rule, open_for) = (settings.rule(), settings.open_for);
-        let extra_asks = EveryWindow::new(settings.extra_per_mille, settings.extra_burst, BUDGET_WINDOW);
+        let extra_asks = EveryWindow::new(settings.extra_permille, settings.extra_burst, BUDGET_WINDOW);
         Guard { rule, open_for, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
@@ -189,7 +189,7 @@ impl Guard {
                 None => breaker.close(),
             }
         }
-        self.extra_asks.set_share(settings.extra_per_mille);
+        self.extra_asks.set_share(settings.extra_permille);
     }
 
     pub fn note(&mut self, source: SourceStream, call: Call, fate: Fate) {

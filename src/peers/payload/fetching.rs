@@ -106,9 +106,9 @@ impl Payload {
                     let mut frame = Vec::new();
                     append_authorize(&mut frame, &authorize);
                     let asked = Asked { operation: authorize.operation, tag: authorize.binding.tag() };
-                    match &mut self.looks {
-                        Some(looks) if self.fetching.contains_key(&connection) => {
-                            looks.park(authorize.binding.source.node, (connection, asked, frame));
+                    match &mut self.record_lookups {
+                        Some(lookups) if self.fetching.contains_key(&connection) => {
+                            lookups.park(authorize.binding.source.node, (connection, asked, frame));
                         }
                         _ => self.ask(connection, asked, frame, around),
                     }
@@ -224,8 +224,8 @@ impl Payload {
     /// Operations that are over before they were asked for.
     pub(super) fn withdraw(&mut self, is_over: impl Fn(&Unasked) -> bool) {
         self.unasked.retain(|unasked| !is_over(unasked));
-        if let Some(looks) = &mut self.looks {
-            looks.retain(|unasked| !is_over(unasked));
+        if let Some(lookups) = &mut self.record_lookups {
+            lookups.retain(|unasked| !is_over(unasked));
         }
     }
 

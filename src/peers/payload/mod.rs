@@ -31,7 +31,7 @@ use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{LookPurpose, LookWish, Looked};
+use orbitkv_shards::membership::{LookupDone, LookupPurpose, LookupWish};
 use orbitkv_shards::payload_streams::{PayloadConnection, StreamAt};
 use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, RouteTrace};
 use orbitkv_shards::resilience::signature;
@@ -42,7 +42,7 @@ use orbitkv_wire::inventory::{Requester, ResourceSummary, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
-use super::looks::LooksFirst;
+use super::lookups::LookupQueue;
 use crate::settings::PeerGuard;
 use fetching::FetchStream;
 use lent_stream::LentStream;
@@ -154,7 +154,7 @@ pub(super) struct Payload {
     /// Operations that are not over, at most.
     unasked_max: usize,
     /// Operations whose source is looked up first, if that is the policy.
-    looks: Option<LooksFirst<Unasked>>,
+    record_lookups: Option<LookupQueue<Unasked>>,
     /// Streams that may have bytes to read, in turn.
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
     /// Places that are not told yet.
@@ -225,7 +225,7 @@ impl Payload {
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
             unasked_max: fetcher.connections_max * fetcher.operations_max,
-            looks: None,
+            record_lookups: None,
             readable: VecDeque::new(),
             held: lending::HeldExtents::default(),
             heard: VecDeque::new(),
@@ -236,17 +236,17 @@ impl Payload {
 
     /// Looks sources up before they are asked.
     pub fn look_up_first(&mut self) {
-        self.looks = Some(LooksFirst::new(self.shard, LookPurpose::Payload, self.unasked_max));
+        self.record_lookups = Some(LookupQueue::new(self.shard, LookupPurpose::Payload, self.unasked_max));
     }
 
     /// The next record that is to be read.
-    pub fn poll_look(&mut self) -> Option<LookWish> {
-        self.looks.as_mut()?.poll_wish()
+    pub fn poll_lookup(&mut self) -> Option<LookupWish> {
+        self.record_lookups.as_mut()?.poll_wish()
     }
 
     /// A record has been read: what waited for it is asked.
-    pub fn on_looked(&mut self, looked: &Looked) {
-        let released = self.looks.as_mut().map(|looks| looks.release(looked));
+    pub fn on_looked_up(&mut self, done: &LookupDone) {
+        let released = self.record_lookups.as_mut().map(|lookups| lookups.release(done));
         self.unasked.extend(released.unwrap_or_default());
     }
 
@@ -334,9 +334,9 @@ impl Payload {
         }
         self.fetcher.on_fenced();
         self.planner.on_fenced();
-        if let Some(looks) = &mut self.looks {
+        if let Some(lookups) = &mut self.record_lookups {
             // Their connections are closed.
-            looks.give_back();
+            lookups.give_back();
         }
     }
 

@@ -147,7 +147,7 @@ impl World {
 
     /// Sends what may go now.
     fn send(&mut self) {
-        while let Some(Go { at: went, bytes_max }) = self.egress.poll(self.now) {
+        while let Some(SendGrant { at: went, bytes_max }) = self.egress.poll(self.now) {
             let piece = piece_bytes(self.rate);
             let expected = self.model.next(piece, self.now).expect("something waits");
             assert_eq!(went, at(expected), "the next by looking at all");
@@ -156,15 +156,15 @@ impl World {
             self.longest = self.longest.max(self.now.since(stream.since));
             let most = bytes_max.min(stream.waiting);
             let (bytes, taken) = match self.dice.roll(12) {
-                0 => (self.dice.roll(most + 1), Taken::Blocked),
-                _ => (most, Taken::All),
+                0 => (self.dice.roll(most + 1), SendOutcome::Blocked),
+                _ => (most, SendOutcome::All),
             };
             self.sent.note(self.now.0, bytes);
             stream.waiting -= bytes;
             if bytes > 0 {
                 stream.since = self.now;
             }
-            stream.is_blocked = taken == Taken::Blocked && stream.waiting > 0;
+            stream.is_blocked = taken == SendOutcome::Blocked && stream.waiting > 0;
             *self.model.served.get_mut(&stream.node).unwrap() += bytes;
             if stream.waiting == 0 {
                 self.model.streams.remove(&expected);
@@ -242,12 +242,12 @@ fn busy(rate: Rate, streams: &[(u64, u64)], seconds: u64) -> (BTreeMap<u64, u64>
     }
     let end = now + Duration::from_secs(seconds);
     while now < end {
-        while let Some(Go { at: went, bytes_max }) = egress.poll(now) {
+        while let Some(SendGrant { at: went, bytes_max }) = egress.poll(now) {
             let waited = now.since(since[&went.stream]);
             longest = longest.max(waited);
             since.insert(went.stream, now);
             *nodes.get_mut(&streams[went.stream as usize].0).unwrap() += bytes_max;
-            egress.on_sent(went, bytes_max, Taken::All, now);
+            egress.on_sent(went, bytes_max, SendOutcome::All, now);
             most_ahead = most_ahead.max(nodes.values().max().unwrap() - nodes.values().min().unwrap());
         }
         // A core that is late now and then.
@@ -296,8 +296,8 @@ fn who_is_due_first_goes_first_then_who_has_least_left() {
     // The burst is spent.
     let now = Moment(MS);
     egress.on_queued(at(9), node(0), now, rate.burst_bytes(), now);
-    while let Some(Go { at: went, bytes_max }) = egress.poll(now) {
-        egress.on_sent(went, bytes_max.min(egress.figures().waiting_bytes), Taken::All, now);
+    while let Some(SendGrant { at: went, bytes_max }) = egress.poll(now) {
+        egress.on_sent(went, bytes_max.min(egress.figures().waiting_bytes), SendOutcome::All, now);
     }
     let due = |left_ms| now + Duration::from_millis(left_ms);
     for (stream, left_ms, bytes) in [(1, 5_000, 10), (2, 400, 3_000), (3, 400, 2_000), (4, 900, 1)] {
@@ -306,9 +306,9 @@ fn who_is_due_first_goes_first_then_who_has_least_left() {
     assert_eq!(egress.poll(now), None, "the burst is spent");
     let later = egress.next_deadline().expect("it comes back");
     let order: Vec<u64> = std::iter::from_fn(|| {
-        let Go { at: went, bytes_max } = egress.poll(later)?;
+        let SendGrant { at: went, bytes_max } = egress.poll(later)?;
         let bytes = [0, 10, 3_000, 2_000, 1][went.stream as usize];
-        egress.on_sent(went, bytes.min(bytes_max), Taken::All, later);
+        egress.on_sent(went, bytes.min(bytes_max), SendOutcome::All, later);
         Some(went.stream)
     })
     .collect();
@@ -327,10 +327,10 @@ fn what_is_taken_back_has_cost_nothing() {
     // The whole burst is still there.
     egress.on_queued(at(2), node(0), Moment(u64::MAX), rate.burst_bytes(), Moment(0));
     let mut sent = 0;
-    while let Some(Go { at: went, bytes_max }) = egress.poll(Moment(0)) {
+    while let Some(SendGrant { at: went, bytes_max }) = egress.poll(Moment(0)) {
         let bytes = bytes_max.min(rate.burst_bytes() - sent);
         sent += bytes;
-        egress.on_sent(went, bytes, Taken::All, Moment(0));
+        egress.on_sent(went, bytes, SendOutcome::All, Moment(0));
     }
     assert_eq!(sent, rate.burst_bytes());
 }
@@ -346,13 +346,13 @@ fn without_a_rate_all_goes_the_most_urgent_first_in_order_of_arrival() {
     egress.on_queued(at(1), node(1), due(9_000), 5, now);
     egress.on_over(at(4));
     let mut order = Vec::new();
-    while let Some(Go { at: went, bytes_max }) = egress.poll(now) {
+    while let Some(SendGrant { at: went, bytes_max }) = egress.poll(now) {
         assert_eq!(bytes_max, u64::MAX, "the transport's windows are the bound");
         order.push(went.stream);
         let bytes = if went.stream == 1 { 70 * MIB + 5 } else { 70 * MIB };
         match went.stream {
-            2 => egress.on_sent(went, MIB, Taken::Blocked, now),
-            _ => egress.on_sent(went, bytes, Taken::All, now),
+            2 => egress.on_sent(went, MIB, SendOutcome::Blocked, now),
+            _ => egress.on_sent(went, bytes, SendOutcome::All, now),
         }
     }
     assert_eq!(order, [3, 5, 2, 1, 6]);
@@ -360,8 +360,8 @@ fn without_a_rate_all_goes_the_most_urgent_first_in_order_of_arrival() {
     // What the transport had no window for goes on when it has.
     egress.on_writable(at(2), now);
     egress.on_writable(at(6), now);
-    assert_eq!(egress.poll(now).map(|go| go.at.stream), Some(2));
-    egress.on_sent(at(2), 69 * MIB, Taken::All, now);
+    assert_eq!(egress.poll(now).map(|grant| grant.at.stream), Some(2));
+    egress.on_sent(at(2), 69 * MIB, SendOutcome::All, now);
     let figures = egress.figures();
     assert_eq!((figures.waiting_bytes, figures.waiting_streams, figures.paced), (0, 0, Duration::ZERO));
     assert_eq!(figures.sent_bytes, 5 * 70 * MIB + 5);

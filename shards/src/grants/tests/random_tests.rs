@@ -28,7 +28,7 @@ struct Case {
     /// The reader of each peer that joined last.
     readers: [u64; 3],
     tokens: u128,
-    errors_per_mille: u64,
+    errors_permille: u64,
     seen: BTreeMap<&'static str, u64>,
 }
 
@@ -52,7 +52,7 @@ fn one_case(number: u64) -> BTreeMap<&'static str, u64> {
         bounds.bytes_per_node_max = 500 * KIB;
         bounds.pins_per_node_max = 6;
     }
-    let errors_per_mille = [0, 0, 60, 400][dice.roll(4) as usize];
+    let errors_permille = [0, 0, 60, 400][dice.roll(4) as usize];
     let mut case = Case {
         dice,
         rig: GrantRig::new(shard, bounds),
@@ -61,7 +61,7 @@ fn one_case(number: u64) -> BTreeMap<&'static str, u64> {
         processes: 0,
         readers: [0; 3],
         tokens: 0,
-        errors_per_mille,
+        errors_permille,
         seen: BTreeMap::new(),
     };
     for peer in 0..3 {
@@ -288,7 +288,7 @@ impl Case {
             return;
         }
         let index = self.dice.roll(self.rig.rig.flights.len() as u64) as usize;
-        let fault = match self.dice.roll(1_000) < self.errors_per_mille {
+        let fault = match self.dice.roll(1_000) < self.errors_permille {
             true => [Fault::Error, Fault::Short, Fault::Flipped][self.dice.roll(3) as usize],
             false => Fault::None,
         };

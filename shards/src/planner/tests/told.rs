@@ -20,14 +20,14 @@ fn age(dice: &mut Dice) -> Option<Duration> {
     }
 }
 
-fn told(dice: &mut Dice) -> Told {
+fn evidence(dice: &mut Dice) -> OwnerEvidence {
     let summary = ResourceSummary {
         window_ms: 1_000,
         reads_queued: dice.roll(9) as u32,
         ssd_busy_permille: dice.roll(1_001) as u16,
         egress_busy_permille: dice.roll(1_001) as u16,
     };
-    Told { metadata_age: age(dice), resource: age(dice).map(|age| (summary, age)) }
+    OwnerEvidence { metadata_age: age(dice), resource: age(dice).map(|age| (summary, age)) }
 }
 
 /// Which figure an age belongs to, spelled out.
@@ -54,7 +54,7 @@ fn refusals_are_counted_by_age_of_metadata_and_errors_by_age_of_what_was_said() 
     let mut rig = taught(Mode::Executed);
     let mut copies = 0;
     for _ in 0..2_000 {
-        let told: Vec<Told> = (0..3).map(|_| told(&mut dice)).collect();
+        let told: Vec<OwnerEvidence> = (0..3).map(|_| evidence(&mut dice)).collect();
         let blocks: Vec<Vec<Choice>> = (0..1 + dice.roll(3))
             .map(|_| {
                 let first = dice.roll(3) as u8;
@@ -123,7 +123,7 @@ fn what_owners_say_decides_nothing() {
             })
             .collect();
         let mut busy = plain.clone();
-        busy.iter_mut().flatten().for_each(|choice| choice.told = told(&mut dice));
+        busy.iter_mut().flatten().for_each(|choice| choice.told = evidence(&mut dice));
         let picks = silent.plan(&plain);
         assert_eq!(told.plan(&busy), picks);
         moved += picks.iter().flatten().count();

@@ -134,9 +134,9 @@ impl Case {
 
     pub(super) fn fault(&mut self) -> Fault {
         let roll = self.dice.roll(1000);
-        if roll < self.errors_per_mille {
+        if roll < self.errors_permille {
             if self.dice.one_in(2) { Fault::Error } else { Fault::Short }
-        } else if roll < self.errors_per_mille + self.flips_per_mille {
+        } else if roll < self.errors_permille + self.flips_permille {
             Fault::Flipped
         } else {
             Fault::None
@@ -169,7 +169,7 @@ impl Case {
     pub(super) fn work_tables(&mut self) {
         self.rig.start_table();
         if !self.rig.tables.is_empty() && self.dice.one_in(2) {
-            let written = self.errors_per_mille == 0 || self.dice.one_in(2);
+            let written = self.errors_permille == 0 || self.dice.one_in(2);
             self.rig.complete_table(0, written);
         }
     }

@@ -26,8 +26,8 @@ pub(super) struct Case {
     pub(super) connections: Vec<(ConnectionId, InstanceId)>,
     pub(super) connections_made: u64,
     pub(super) tokens: u128,
-    pub(super) errors_per_mille: u64,
-    pub(super) flips_per_mille: u64,
+    pub(super) errors_permille: u64,
+    pub(super) flips_permille: u64,
     pub(super) keys: u8,
     pub(super) draining: bool,
     /// Lives begun.
@@ -69,7 +69,7 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
             read_budget: Duration::from_nanos(500),
         };
     }
-    let (errors_per_mille, flips_per_mille) =
+    let (errors_permille, flips_permille) =
         [(0, 0), (0, 0), (30, 0), (0, 40), (60, 10), (500, 0), (950, 0)][dice.roll(7) as usize];
     let mut case = Case {
         rig: Rig::new(settings.clone()),
@@ -78,8 +78,8 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
         connections: Vec::new(),
         connections_made: 0,
         tokens: 0,
-        errors_per_mille,
-        flips_per_mille,
+        errors_permille,
+        flips_permille,
         keys: 4 + dice.roll(u64::from(KEYS)) as u8,
         draining: false,
         lives: 0,
@@ -167,7 +167,7 @@ impl Case {
         assert_eq!((figures.transfers, figures.waiting[0], figures.write_backs_queued), (0, 0, 0));
         self.model.assert_figures(&mut self.rig, self.settings.leases.bytes_per_connection_max);
         self.model.assert_journal(&mut self.rig);
-        if self.errors_per_mille == 0 {
+        if self.errors_permille == 0 {
             assert_eq!((figures.counters.ssd_read_errors, figures.counters.ssd_write_errors), (0, 0));
         }
         if self.rig.flips == 0 {
