@@ -1,10 +1,11 @@
 //! The requester's side: what the shard seeks is looked up, what it orders is asked for, and what comes is
 //! written where it belongs.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
-use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
+use orbitkv_native::quic::{self, DialRefusal, Endpoint, Purpose, ReadError, ReadState, StreamId};
 use orbitkv_shards::fetcher::{ConnectionId, Fetcher, FetcherEffect, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
@@ -20,9 +21,11 @@ use orbitkv_wire::payload::{
 };
 
 use super::super::close_code;
+use super::super::life::Neighbours;
+use super::links::Link;
 use super::planning::Tried;
 use super::sharing::Reading;
-use super::{Asked, Heard, Link, Payload, PendingDial, Surroundings, Unasked, WaitingDial, dial};
+use super::{Asked, Heard, Payload, PendingDial, Surroundings, Unasked, WaitingDial};
 
 /// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
 pub(super) const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
@@ -352,6 +355,18 @@ impl Payload {
         self.fetcher.on_stream_over(id, operation, end);
         read_bytes
     }
+}
+
+/// Dials a payload connection, unless the endpoint has no room for it now.
+fn dial(
+    endpoint: &mut Endpoint,
+    neighbours: &Neighbours,
+    source: &SourceStream,
+    address: SocketAddr,
+    now: Moment,
+) -> Result<quic::ConnectionId, quic::DialRefusal> {
+    let key = neighbours.key_of(source.node).ok_or(quic::DialRefusal::NotAMember)?;
+    endpoint.dial(address, key, Purpose::Payload, now.0)
 }
 
 impl FetchStream {
