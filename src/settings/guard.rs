@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use orbitkv_shards::fetcher::{FetcherSettings, GuardSettings};
-use orbitkv_shards::flow::egress::PIECE_WAIT;
+use orbitkv_shards::flow::PIECE_WAIT;
 use orbitkv_shards::resilience::breaker::WINDOW_CALLS_MAX;
 use orbitkv_shards::shard::DeviceGuardSettings;
 

@@ -28,12 +28,6 @@ pub const PIECE_BYTES_MIN: u64 = 4 * 1024;
 /// Pieces of a second, between those bounds, so that at a low rate many streams still get a word in time.
 const PIECES_A_SECOND: u64 = 128;
 
-/// How long a stream waits for its next piece: after it, it goes before all that have waited less; and no more is granted
-/// than gets a piece within it. A quarter of what a requester waits for a word unless it was told otherwise, which the
-/// node asserts. A source does not know what a requester was told: one that waits for less than four of these may give
-/// up a stream whose turn would have come, and asks elsewhere.
-pub const PIECE_WAIT: Duration = Duration::from_millis(250);
-
 /// Part of a burst that is saved up before a core wakes for it.
 const WAKE_PART: u64 = 4;
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orbitkv_wire::identity::NodeId;
 
-use super::egress::PIECE_WAIT;
+use super::PIECE_WAIT;
 use crate::payload_streams::StreamAt;
 use crate::time::Moment;
 

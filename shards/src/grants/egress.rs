@@ -12,7 +12,8 @@ use orbitkv_wire::payload::Transport;
 
 use super::operation::{Operation, Progress};
 use super::{Account, Grants};
-use crate::flow::egress::{PIECE_WAIT, piece_bytes};
+use crate::flow::PIECE_WAIT;
+use crate::flow::egress::piece_bytes;
 use crate::flow::pacing::Rate;
 
 /// What one request has of the rate.

@@ -7,6 +7,7 @@ use orbitkv_wire::identity::NodeId;
 
 use super::Sendings;
 use crate::dice::Dice;
+use crate::flow::PIECE_WAIT;
 use crate::flow::egress::*;
 use crate::flow::fair::LEAD_PIECES;
 use crate::flow::pacing::Rate;
