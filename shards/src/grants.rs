@@ -29,6 +29,7 @@ use orbitkv_wire::payload::{Answer, Authorize, FromSource, OperationId, Refusal,
 use crate::admission::{Permit, Pool};
 use crate::flow::egress::Urgency;
 use crate::flow::pressure::UNMEASURED;
+use crate::payload_streams::{PayloadConnection, StreamAt};
 use crate::shard::{GrantBatch, GrantOutcome, PinEvent, PinId, Shard};
 use crate::time::Moment;
 
@@ -36,19 +37,6 @@ pub use figures::GrantFigures;
 use operation::{Operation, PinUse, Progress, Use};
 pub use settings::GrantSettings;
 use window::Window;
-
-/// A connection on which requests come, as the driver numbers them. Never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PayloadConnection(pub u64);
-
-/// Where an operation travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StreamAt {
-    /// Its connection.
-    pub connection: PayloadConnection,
-    /// Its stream, as the driver numbers them.
-    pub stream: u64,
-}
 
 /// The life of this node as its membership has it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

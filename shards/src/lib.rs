@@ -4,6 +4,8 @@
 pub mod admission;
 pub mod coverage;
 pub mod demand;
+#[cfg(test)]
+mod dice;
 pub mod drop_memory;
 pub mod eviction;
 pub mod fence;
@@ -19,6 +21,7 @@ pub mod ledger;
 pub mod members;
 pub mod membership;
 pub mod namespaces;
+pub mod payload_streams;
 pub mod planner;
 pub mod reservations;
 pub mod residents;

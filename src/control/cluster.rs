@@ -10,7 +10,7 @@ use orbitkv_native::clock::monotonic_ns;
 use orbitkv_shards::coverage::RaiseGate;
 use orbitkv_shards::fence::{AwaitEffect, AwaitFailure, AwaitSettings, Awaits, Fence, WaiterId};
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{Alarm, FenceCause, Looked, Roster};
+use orbitkv_shards::membership::{Alarm, FenceCause, LookupDone, Roster};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, ShardIndex};
 use orbitkv_wire::scope::ScopeDigest;
@@ -241,8 +241,8 @@ impl Lives for Teller {
         }
     }
 
-    fn on_looked(&mut self, looked: &Looked) {
-        self.port.tell_life(&LifeLetter::Looked(looked.clone()));
+    fn on_looked_up(&mut self, done: &LookupDone) {
+        self.port.tell_life(&LifeLetter::LookedUp(done.clone()));
     }
 
     fn on_suspended(&mut self, cause: &str) {

@@ -216,7 +216,7 @@ impl CorePort {
                     self.shared.drain.notify_one();
                     continue;
                 }
-                Answer::Lowered(..) | Answer::Readings(_) | Answer::Doubted(_) | Answer::Look(_) => {
+                Answer::Lowered(..) | Answer::Readings(_) | Answer::Doubted(_) | Answer::Lookup(_) => {
                     of_cluster.push(answer);
                     continue;
                 }
@@ -235,7 +235,7 @@ impl CorePort {
                 Answer::Lowered(core, revision) => self.on_lowered(core, revision),
                 Answer::Readings(answer) => self.on_readings(&answer),
                 Answer::Doubted(doubt) => self.pass_on(Heard::Doubt(*doubt)),
-                Answer::Look(wish) => self.pass_on(Heard::Look(*wish)),
+                Answer::Lookup(wish) => self.pass_on(Heard::Lookup(*wish)),
                 _ => unreachable!("only these were put aside"),
             }
         }

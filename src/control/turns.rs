@@ -4,6 +4,8 @@
 //! A core holds a bounded number of events and stores none that finds it full, which shows. So whoever records for long
 //! reads page by page and lets the core forget what he has.
 
+use std::str::FromStr;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
@@ -22,11 +24,11 @@ const NOTHING_RECORDED: Failure = failure(
     "no-turns",
     "this node records no turns; start it with --trace-turns, at the cost of a few percent",
 );
-const BAD_WINDOW: Failure = failure(
-    StatusCode::BAD_REQUEST,
-    "bad-query",
-    "core is one of the node's, after is a number, and limit is a number from 1 to 2048",
-);
+const BAD_QUERY: Failure =
+    failure(StatusCode::BAD_REQUEST, "bad-query", "the query is core=, after= and limit=, each once at most");
+const BAD_CORE: Failure = failure(StatusCode::BAD_REQUEST, "bad-query", "core is one of the node's");
+const BAD_AFTER: Failure = failure(StatusCode::BAD_REQUEST, "bad-query", "after is a number");
+const BAD_LIMIT: Failure = failure(StatusCode::BAD_REQUEST, "bad-query", "limit is a number from 1 to 2048");
 const BAD_FORGET: Failure = failure(
     StatusCode::BAD_REQUEST,
     "body",
@@ -125,14 +127,17 @@ pub fn forgotten_between(after: u64, pages: &[TurnsPage]) -> u64 {
     missing
 }
 
-/// `?core=&after=&limit=` of the page.
+/// `?core=&after=&limit=` of the page, as text so that a refusal names the one that is no number.
 #[derive(Deserialize)]
 pub(super) struct Window {
-    #[serde(default)]
-    core: u16,
-    #[serde(default)]
-    after: u64,
-    limit: Option<usize>,
+    core: Option<String>,
+    after: Option<String>,
+    limit: Option<String>,
+}
+
+/// A number of the query, if it has one.
+fn number<N: FromStr>(given: Option<String>, refusal: Failure) -> Result<Option<N>, Failure> {
+    given.map(|text| text.parse().map_err(|_| refusal)).transpose()
 }
 
 /// `GET /cache/turns`.
@@ -140,11 +145,16 @@ pub(super) async fn page<P: NodePort>(
     State(api): Shared<P>,
     window: Result<Query<Window>, QueryRejection>,
 ) -> Answer {
-    let Query(Window { core, after, limit }) = window.map_err(|_| BAD_WINDOW)?;
+    let Query(Window { core, after, limit }) = window.map_err(|_| BAD_QUERY)?;
     let identity = api.port.identity();
-    let limit = limit.unwrap_or(PAGE_EVENTS_MAX);
-    if core >= identity.shards || !(1..=PAGE_EVENTS_MAX).contains(&limit) {
-        return Err(BAD_WINDOW);
+    let core = number(core, BAD_CORE)?.unwrap_or(0);
+    let after = number(after, BAD_AFTER)?.unwrap_or(0);
+    let limit = number(limit, BAD_LIMIT)?.unwrap_or(PAGE_EVENTS_MAX);
+    if core >= identity.shards {
+        return Err(BAD_CORE);
+    }
+    if !(1..=PAGE_EVENTS_MAX).contains(&limit) {
+        return Err(BAD_LIMIT);
     }
     let answer = soon(api.port.turns(core, after, limit, 0)).await?.ok_or(NOTHING_RECORDED)?;
     let page = TurnsPage {

@@ -8,7 +8,8 @@ use tracing::{info, warn};
 
 use super::mail::Letter;
 use super::sockets::{Accepted, Sent, accept};
-use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Core, Interest, Life, Next, Ready, Watch, watch};
+use super::wakes::watch;
+use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, Core, Interest, Life, Next, Ready, Watch};
 use crate::engine::{Connection, EngineStream, Phase};
 
 impl Core {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use orbitkv_native::wake::Wake;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
-use orbitkv_shards::membership::{Doubt, LookWish};
+use orbitkv_shards::membership::{Doubt, LookupWish};
 use orbitkv_shards::shard::{Command, Reply, Tag};
 use orbitkv_wire::engine::answers::DrainAnswer;
 use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
@@ -126,7 +126,7 @@ pub enum Answer {
     /// What was heard on the wire contradicts what is known of a member.
     Doubted(Box<Doubt>),
     /// A record is to be read before its node is asked.
-    Look(Box<LookWish>),
+    Lookup(Box<LookupWish>),
     /// The core has ended.
     Stopped,
     /// An engine asked for the node to drain.

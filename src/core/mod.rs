@@ -10,9 +10,10 @@ mod policy;
 mod reactor;
 pub mod report;
 pub mod sockets;
+mod wakes;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use orbitkv_native::arena::Arena;
@@ -20,23 +21,23 @@ use orbitkv_native::clock::{boottime_ns, monotonic_ns};
 use orbitkv_native::engine_socket::EngineSocket;
 use orbitkv_native::ssd_file::SsdFile;
 use orbitkv_native::wake::Wake;
-use orbitkv_shards::leases::ConnectionId;
 use orbitkv_shards::resilience::breaker::Change;
 use orbitkv_shards::segment_log::BlockName;
 use orbitkv_shards::shard::{Command, Shard, Tag};
 use orbitkv_shards::time::Moment;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 use crate::engine::EngineHub;
 use crate::engine::registry::Registry;
 use crate::peers::Peers;
-use crate::turns::{What, Woken};
+use crate::turns::What;
 use device::DeviceDriver;
 use mail::{Answer, Incoming, LETTERS_PER_TURN, Letter, Mail};
 use report::{CoreReport, TurnCounters};
 use sockets::Sockets;
 
 pub use reactor::run;
+pub use wakes::{Interest, Next, Ready, Watch};
 
 /// Bytes received at once from one engine; whatever is left waits for the next turn.
 const RECEIVE_BYTES: usize = 256 * 1024;
@@ -63,78 +64,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Engines accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 16;
-
-/// Which descriptor of a core has something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ready {
-    /// The doorbell.
-    Mail,
-    /// An engine waits to be accepted.
-    Listener,
-    /// The device has completed something.
-    Device,
-    /// Peers have sent something.
-    Datagrams,
-    /// Something has happened on peer sockets.
-    PeerSockets,
-    /// Work was left over.
-    Again,
-    /// A deadline has come.
-    Timer,
-    /// A process is gone.
-    Processes,
-    /// A connection has bytes.
-    Receive(ConnectionId),
-    /// A connection has room.
-    Send(ConnectionId),
-}
-
-impl Ready {
-    /// What it is called where turns are recorded.
-    fn woken(self) -> Woken {
-        match self {
-            Ready::Mail => Woken::Mail,
-            Ready::Listener => Woken::Listener,
-            Ready::Device => Woken::Device,
-            Ready::Datagrams => Woken::Datagrams,
-            Ready::PeerSockets => Woken::PeerSockets,
-            Ready::Again => Woken::LeftOver,
-            Ready::Timer => Woken::Timer,
-            Ready::Processes => Woken::Processes,
-            Ready::Receive(_) => Woken::Engine,
-            Ready::Send(_) => Woken::Room,
-        }
-    }
-}
-
-/// What a watch waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interest {
-    /// Bytes, or the end.
-    Read,
-    /// Room.
-    Write,
-}
-
-/// A descriptor to be watched.
-#[derive(Debug)]
-pub struct Watch {
-    /// The descriptor; a duplicate.
-    pub fd: OwnedFd,
-    /// What to report.
-    pub ready: Ready,
-    /// What to wait for.
-    pub interest: Interest,
-}
-
-/// Whether a watch goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Wait again.
-    Again,
-    /// Drop the watch.
-    Stop,
-}
 
 /// Where in its life a core is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,48 +155,10 @@ impl Core {
         RECEIVE_BYTES as u64
     }
 
-    fn watch_own(&mut self) -> io::Result<()> {
-        let mut watches = vec![
-            watch(self.again.fd(), Ready::Again)?,
-            watch(self.timer.as_fd(), Ready::Timer)?,
-            watch(self.sockets.processes(), Ready::Processes)?,
-        ];
-        if let Some(listener) = &self.parts.listener {
-            watches.push(watch(listener.listener().as_fd(), Ready::Listener)?);
-        }
-        if let Some(driver) = &self.parts.device {
-            watches.push(watch(driver.device().completion_fd(), Ready::Device)?);
-        }
-        if let Some(peers) = &self.parts.peers {
-            watches.push(watch(peers.fd(), Ready::Datagrams)?);
-            if let Some(sockets) = peers.sockets_fd() {
-                watches.push(watch(sockets, Ready::PeerSockets)?);
-            }
-        }
-        self.watches.extend(watches);
-        if self.parts.spins {
-            self.ring_again();
-        }
-        Ok(())
-    }
-
-    /// The watch of the doorbell.
-    ///
-    /// # Errors
-    /// If the process has no descriptors left.
-    pub fn mail_watch(&self) -> io::Result<Watch> {
-        watch(self.parts.mail.wake().fd(), Ready::Mail)
-    }
-
     /// Whether the core has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.life == Life::Ended
-    }
-
-    /// Watches to be started.
-    pub fn take_watches(&mut self) -> Vec<Watch> {
-        std::mem::take(&mut self.watches)
     }
 
     fn index(&self) -> usize {
@@ -387,13 +278,6 @@ impl Core {
         self.parts.hub.trace.lap(part);
     }
 
-    /// Makes another turn come at once.
-    fn ring_again(&mut self) {
-        if !std::mem::replace(&mut self.is_rung, true) {
-            self.again.ring();
-        }
-    }
-
     /// Names accepted blocks that were found lost, for whoever looks after the device.
     fn tell_lost(&mut self) {
         while let Some(lost) = self.parts.shard.poll_lost() {
@@ -495,7 +379,7 @@ impl Core {
             | Answer::Turns(..)
             | Answer::Lowered(..)
             | Answer::Doubted(..)
-            | Answer::Look(..)
+            | Answer::Lookup(..)
             | Answer::Stopped
             | Answer::DrainRequested => panic!("cores send these to control only"),
         }
@@ -552,27 +436,6 @@ impl Core {
         delivered
     }
 
-    fn arm_timer(&mut self) {
-        let deadlines = [
-            self.parts.hub.next_deadline(),
-            self.parts.shard.next_deadline(),
-            self.accept_again_at,
-            self.parts.peers.as_ref().and_then(|peers| peers.next_deadline()),
-        ];
-        let next = deadlines.into_iter().flatten().min();
-        if next == self.timer_at {
-            return;
-        }
-        self.timer_at = next;
-        // An all-zero time disarms the timer.
-        let at = next.map_or(Duration::ZERO, |at| Duration::from_nanos(at.0.max(1)));
-        let it_value = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: i64::from(at.subsec_nanos()) };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = Itimerspec { it_interval, it_value };
-        let armed = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
-        assert!(armed.is_ok(), "our own timer takes any time");
-    }
-
     /// A stopping core ends once its device has nothing in flight: operations own their buffers.
     fn end_if_quiet(&mut self) {
         if self.life != Life::Stopping {
@@ -589,8 +452,4 @@ impl Core {
             self.parts.mail.wake().ring();
         }
     }
-}
-
-fn watch(fd: BorrowedFd<'_>, ready: Ready) -> io::Result<Watch> {
-    Ok(Watch { fd: fd.try_clone_to_owned()?, ready, interest: Interest::Read })
 }

@@ -66,9 +66,9 @@ impl Core {
             mail.answer(control, Answer::Doubted(Box::new(doubt)));
         }
         while !mail.owes_answers()
-            && let Some(wish) = peers.poll_look()
+            && let Some(wish) = peers.poll_lookup()
         {
-            mail.answer(control, Answer::Look(Box::new(wish)));
+            mail.answer(control, Answer::Lookup(Box::new(wish)));
         }
         left_over
     }

@@ -6,7 +6,7 @@ use orbitkv_native::entropy;
 use orbitkv_native::quic::{Fingerprint, Member as Endpoint};
 use orbitkv_shards::inventory::subscriber::Index;
 use orbitkv_shards::members::{Local, Member, MemberMap};
-use orbitkv_shards::membership::{Looked, Roster};
+use orbitkv_shards::membership::{LookupDone, Roster};
 use orbitkv_shards::resilience::zones::{Distance, ZoneLabel};
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
@@ -14,7 +14,7 @@ use orbitkv_wire::identity::{Incarnation, NodeId};
 use orbitkv_wire::membership::Contact;
 
 use super::Peers;
-use super::looks::LooksFirst;
+use super::lookups::LookupQueue;
 use crate::core::mail::Answer;
 
 /// A word of control.
@@ -31,7 +31,7 @@ pub enum LifeLetter {
     /// Who is a member is not known until the next map.
     Suspended,
     /// A record that a core waits for has been read; what is new of it was told before.
-    Looked(Looked),
+    LookedUp(LookupDone),
     /// This life is over for good.
     Fenced(Incarnation),
 }
@@ -159,11 +159,11 @@ impl Peers {
                 self.subscriber.on_membership_invalid(now);
                 self.payload.on_membership_invalid();
             }
-            LifeLetter::Looked(looked) => self.on_looked(&looked, now),
+            LifeLetter::LookedUp(done) => self.on_looked_up(&done, now),
             LifeLetter::Fenced(incarnation) => {
                 if self.local.incarnation == incarnation {
                     self.life = Life::Unregistered;
-                    for dial in self.looks.as_mut().map(LooksFirst::give_back).unwrap_or_default() {
+                    for dial in self.record_lookups.as_mut().map(LookupQueue::give_back).unwrap_or_default() {
                         self.subscriber.on_dial_failed(dial.stream, entropy::random_u64(), now);
                     }
                     self.publisher.on_fenced(now);

@@ -11,8 +11,8 @@
 mod doubts;
 mod life;
 mod links;
-mod looks;
 mod lookup;
+mod lookups;
 mod payload;
 mod permits;
 mod report;
@@ -32,7 +32,7 @@ use orbitkv_shards::inventory::permits::Permits;
 use orbitkv_shards::inventory::publisher::{CloseCause, Publisher, PublisherEffect};
 use orbitkv_shards::inventory::subscriber::{Index, StreamId, Subscriber, SubscriberEffect};
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{LookPurpose, LookWish, Looked, RefreshPolicy};
+use orbitkv_shards::membership::{LookupDone, LookupPurpose, LookupWish, RefreshPolicy};
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId, Sequence, SessionId, ShardIndex};
@@ -44,8 +44,8 @@ use crate::turns::recorder::Trace;
 use doubts::Doubts;
 use life::Life;
 use links::{Links, Side};
-use looks::LooksFirst;
 use lookup::LookupBuffer;
+use lookups::LookupQueue;
 use payload::{Payload, PayloadSettings, Surroundings};
 use samples::Samples;
 
@@ -95,7 +95,7 @@ pub struct Peers {
     links: Links,
     dials: HashMap<quic::ConnectionId, StreamId>,
     /// Dials whose source is looked up first, if that is the policy.
-    looks: Option<LooksFirst<Dial>>,
+    record_lookups: Option<LookupQueue<Dial>>,
     lookup: LookupBuffer,
     doubts: Doubts,
     /// For other cores and control, in order.
@@ -144,6 +144,7 @@ impl Peers {
         let partition = Partition::new(settings.index)
             .with_prefetch(orbitkv_native::prefetch::prefetch)
             .with_advice(orbitkv_native::huge_pages::advise);
+        let rates = settings.rates.of_shard(shard.0, local.shards);
         let mut payload = Payload::new(
             shard,
             arena,
@@ -152,7 +153,7 @@ impl Peers {
                 slice_bytes: settings.slice_bytes,
                 window_bytes: settings.endpoint.payload.receive_pool_bytes,
                 background_bytes_max: settings.background_bytes_max,
-                rates: settings.rates.of_shard(shard.0, local.shards),
+                rates,
                 routing: settings.routing,
                 guard: PeerGuard {
                     guard: settings.guard.guard.of_core(shard.0, local.shards),
@@ -160,8 +161,8 @@ impl Peers {
                 },
             },
         );
-        let looks_first = settings.refresh == RefreshPolicy::Lookup;
-        if looks_first {
+        let looks_up_first = settings.refresh == RefreshPolicy::Lookup;
+        if looks_up_first {
             payload.look_up_first();
         }
         Ok(Peers {
@@ -174,7 +175,8 @@ impl Peers {
             subscriber,
             partition,
             payload,
-            looks: looks_first.then(|| LooksFirst::new(shard, LookPurpose::Inventory)),
+            record_lookups: looks_up_first
+                .then(|| LookupQueue::new(shard, LookupPurpose::Inventory, settings.subscriber.dials_max)),
             pools: (shard.0 == 0).then(|| permits::pools(settings.sessions_max * usize::from(local.shards))),
             links: Links::default(),
             dials: HashMap::new(),
@@ -190,7 +192,7 @@ impl Peers {
             is_suspended: true,
             streams_elsewhere: false,
             samples,
-            pressure: Pressure::new(settings.rates.of_shard(shard.0, local.shards)[1], now),
+            pressure: Pressure::new(rates.egress, now),
         })
     }
 
@@ -495,8 +497,8 @@ impl Peers {
             match effect {
                 SubscriberEffect::Dial { stream, address, node, .. } => {
                     let wanted = Dial { stream, node, address };
-                    match &mut self.looks {
-                        Some(looks) => looks.park(node, wanted),
+                    match &mut self.record_lookups {
+                        Some(lookups) => lookups.park(node, wanted),
                         None => self.dial(wanted, now),
                     }
                 }
@@ -539,15 +541,15 @@ impl Peers {
     }
 
     /// The next record that is to be read before its node is asked.
-    pub fn poll_look(&mut self) -> Option<LookWish> {
-        self.looks.as_mut().and_then(LooksFirst::poll_wish).or_else(|| self.payload.poll_look())
+    pub fn poll_lookup(&mut self) -> Option<LookupWish> {
+        self.record_lookups.as_mut().and_then(LookupQueue::poll_wish).or_else(|| self.payload.poll_lookup())
     }
 
     /// A record has been read: what waited for it goes on.
-    fn on_looked(&mut self, looked: &Looked, now: Moment) {
-        let released = self.looks.as_mut().map(|looks| looks.release(looked)).unwrap_or_default();
+    fn on_looked_up(&mut self, done: &LookupDone, now: Moment) {
+        let released = self.record_lookups.as_mut().map(|lookups| lookups.release(done)).unwrap_or_default();
         released.into_iter().for_each(|wanted| self.dial(wanted, now));
-        self.payload.on_looked(looked);
+        self.payload.on_looked_up(done);
     }
 
     /// Ends a connection whose room has forgotten it.

@@ -122,7 +122,7 @@ impl PeersSettings {
                 receive_pool_bytes: pool_bytes,
                 send_window_bytes: send_window(
                     defaults.payload.send_window_bytes,
-                    cluster.rates.of_shard(0, settings.shards)[1],
+                    cluster.rates.of_shard(0, settings.shards).egress,
                 ),
                 ..defaults.payload
             },

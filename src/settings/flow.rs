@@ -1,11 +1,11 @@
 //! How fast payload may go between nodes, in either direction: rates of the node, of which each shard has its share.
 
-use orbitkv_shards::flow::pacing::{RATE_MIN, Rate};
+use orbitkv_shards::flow::pacing::{RATE_BYTES_PER_SECOND_MIN, Rate};
 
 use super::{NodeArgs, SettingsError, check_share};
 use crate::quantity::ByteSize;
 
-/// Rates of a node over its network interface, in bytes a second; none is as fast as it goes.
+/// Rates of a node, or of one of its shards, over the network interface, in bytes a second; none is as fast as it goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerRates {
     /// Payload that is asked for.
@@ -15,10 +15,11 @@ pub struct PeerRates {
 }
 
 impl PeerRates {
-    /// What one of its shards has: of what is asked for, and of what is sent. The shares add up to the node's.
+    /// What one of its shards has. The shares add up to the node's.
     #[must_use]
-    pub fn of_shard(&self, shard: u16, shards: u16) -> [Option<Rate>; 2] {
-        [self.receive, self.egress].map(|rate| rate.and_then(|rate| rate.share(shard, shards)))
+    pub fn of_shard(&self, shard: u16, shards: u16) -> PeerRates {
+        let share = |rate: Option<Rate>| rate.and_then(|rate| rate.share(shard, shards));
+        PeerRates { receive: share(self.receive), egress: share(self.egress) }
     }
 }
 
@@ -32,6 +33,6 @@ pub(super) fn rates(args: &NodeArgs, shards: u64) -> Result<PeerRates, SettingsE
 
 fn rate(setting: &str, given: Option<ByteSize>, shards: u64) -> Result<Option<Rate>, SettingsError> {
     let Some(rate) = given.and_then(|size| Rate::new(size.0)) else { return Ok(None) };
-    check_share(setting, ByteSize(rate.bytes_a_second()), shards, RATE_MIN)?;
+    check_share(setting, ByteSize(rate.bytes_a_second()), shards, RATE_BYTES_PER_SECOND_MIN)?;
     Ok(Some(rate))
 }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use orbitkv_shards::fetcher::{FetcherSettings, GuardSettings};
+use orbitkv_shards::flow::PIECE_WAIT;
 use orbitkv_shards::resilience::breaker::WINDOW_CALLS_MAX;
 use orbitkv_shards::shard::DeviceGuardSettings;
 
@@ -13,6 +14,10 @@ use crate::quantity::Span;
 
 /// What a call to a peer may take without a word from it: some hundred round trips, and less than an engine waits.
 const CALL_BUDGET: Duration = Duration::from_secs(1);
+const _: () = assert!(
+    4 * PIECE_WAIT.as_nanos() <= CALL_BUDGET.as_nanos(),
+    "who waits for its turn is not taken for dead"
+);
 /// Less is what a busy core takes to look.
 const CALL_BUDGET_MIN: Duration = Duration::from_millis(10);
 /// Shortest pause: probes would be as many as calls.
@@ -94,8 +99,8 @@ pub(super) fn guard(args: &NodeArgs) -> Result<PeerGuard, SettingsError> {
             failed_percent: percent("--breaker", args.breaker, defaults.failed_percent)?,
             window_calls,
             open_for: span("--breaker-pause", args.breaker_pause, defaults.open_for, [PAUSE_MIN, PAUSE_MAX])?,
-            extra_per_mille: 10
-                * percent("--retry-percent", args.retry_percent, defaults.extra_per_mille / 10)?,
+            extra_permille: 10
+                * percent("--retry-percent", args.retry_percent, defaults.extra_permille / 10)?,
             extra_burst,
         },
     })

@@ -115,7 +115,7 @@ impl Policy {
             "call-budget" => Span(self.guard.call_budget).to_string(),
             "coalesce" => Span(self.coalesce).to_string(),
             "log" => self.log.map_or_else(|| "as started".to_owned(), |level| level.to_string()),
-            "retry-percent" => (guard.extra_per_mille / 10).to_string(),
+            "retry-percent" => (guard.extra_permille / 10).to_string(),
             "route-policy" => name_of(&policy),
             name => unreachable!("{name} cannot be changed"),
         };
@@ -287,7 +287,7 @@ impl Overrides {
             peers.open_for = set_peers.open_for;
         }
         if args.retry_percent.is_some() {
-            peers.extra_per_mille = set_peers.extra_per_mille;
+            peers.extra_permille = set_peers.extra_permille;
         }
         policy.log = self.log.or(flags.log);
         policy

@@ -250,10 +250,18 @@ fn a_node_that_is_not_told_to_records_nothing_and_says_how_to() {
 fn what_is_no_page_is_refused_by_name() {
     let node = traced(NodeOrder::default());
     assert!(node.stdout().contains("recorded turns"), "it is on the bill: {}", node.stdout());
-    for query in ["core=1", "limit=0", "limit=2049", "after=x"] {
+    let refused = [
+        ("core=1", "core is"),
+        ("core=x", "core is"),
+        ("after=x", "after is"),
+        ("limit=0", "limit is"),
+        ("limit=2049", "limit is"),
+        ("after=1&after=2", "each once"),
+    ];
+    for (query, named) in refused {
         match node.http_client().get(&format!("/cache/turns?{query}")) {
             Err(ClientError::Refused { status: 400, reason, .. }) => {
-                assert!(reason.contains("limit"), "{reason}")
+                assert!(reason.contains(named), "{query}: {reason}")
             }
             other => panic!("{query}: {other:?}"),
         }

@@ -22,9 +22,7 @@ use super::operation::Operation;
 use super::order::{Fetch, Place};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
-use crate::resilience::breaker::{
-    self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS_MAX,
-};
+use crate::resilience::breaker::{self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket};
 use crate::resilience::retry::{BUDGET_WINDOW, EveryWindow};
 use crate::resilience::signature::Ending;
 use crate::time::Moment;
@@ -43,12 +41,12 @@ pub struct GuardSettings {
     /// Percentage of the last calls that must have failed for the breaker of a source to open, at most 100. With 0
     /// there are no breakers.
     pub failed_percent: u32,
-    /// Calls that are looked back on, 1 to [`WINDOW_CALLS_MAX`].
+    /// Calls that are looked back on, 1 to [`breaker::WINDOW_CALLS_MAX`].
     pub window_calls: u32,
     /// How long a source is not asked before it is probed.
     pub open_for: Duration,
     /// Asks for blocks whose call has failed, in thousandths of the first asks of any window of less than 10 s.
-    pub extra_per_mille: u32,
+    pub extra_permille: u32,
     /// Such asks in a window of few first ones; with 0 there are none at all. See [`EveryWindow`].
     pub extra_burst: u32,
 }
@@ -59,7 +57,7 @@ impl Default for GuardSettings {
             failed_percent: 50,
             window_calls: breaker::WINDOW_CALLS,
             open_for: OPEN_FOR,
-            extra_per_mille: 100,
+            extra_permille: 100,
             extra_burst: EXTRA_BURST,
         }
     }
@@ -80,20 +78,15 @@ impl GuardSettings {
         let (core, cores, half) = (u32::from(core), u32::from(cores), self.extra_burst / 2);
         let part = half / cores + u32::from(core < half % cores);
         let extra_burst = part.max(self.extra_burst.min(1));
-        GuardSettings { extra_per_mille: self.extra_per_mille / 2, extra_burst, ..self }
-    }
-
-    /// # Panics
-    /// If a bound is not kept.
-    pub(super) fn assert_valid(&self) {
-        assert!(self.failed_percent <= 100, "a percentage");
-        assert!((1..=WINDOW_CALLS_MAX).contains(&self.window_calls), "a window of calls");
+        GuardSettings { extra_permille: self.extra_permille / 2, extra_burst, ..self }
     }
 
     /// When a breaker opens; none if there are no breakers.
+    ///
+    /// # Panics
+    /// If a bound is not kept.
     fn rule(&self) -> Option<Rule> {
-        let threshold = f64::from(self.failed_percent) / 100.0;
-        (self.failed_percent > 0).then_some(Rule::Share { window_calls: self.window_calls, threshold })
+        Rule::of_percent(self.failed_percent, self.window_calls)
     }
 }
 
@@ -144,7 +137,9 @@ pub struct BreakerStanding {
 /// Breakers and budget of one room.
 #[derive(Debug)]
 pub(super) struct Guard {
-    settings: GuardSettings,
+    /// When a breaker opens; none if there are no breakers.
+    rule: Option<Rule>,
+    open_for: Duration,
     breakers: BTreeMap<SourceStream, Breaker>,
     extra_asks: EveryWindow,
     /// What calls came to since the last turn.
@@ -153,9 +148,9 @@ pub(super) struct Guard {
 
 impl Guard {
     pub fn new(settings: GuardSettings) -> Guard {
-        settings.assert_valid();
-        let extra_asks = EveryWindow::new(settings.extra_per_mille, settings.extra_burst, BUDGET_WINDOW);
-        Guard { settings, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
+        let (rule, open_for) = (settings.rule(), settings.open_for);
+        let extra_asks = EveryWindow::new(settings.extra_permille, settings.extra_burst, BUDGET_WINDOW);
+        Guard { rule, open_for, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
     /// Whether a fetch may be routed to a source.
@@ -177,7 +172,7 @@ impl Guard {
 
     /// A call without a probe goes out; nothing if there are no breakers.
     fn call(&mut self, source: SourceStream, now: Moment) -> Option<Ticket> {
-        let (rule, open_for) = (self.settings.rule()?, self.settings.open_for);
+        let (rule, open_for) = (self.rule?, self.open_for);
         match self.breakers.entry(source).or_insert_with(|| Breaker::new(rule, open_for)).admit(now) {
             Admission::Pass(ticket) | Admission::Probe(ticket) => Some(ticket),
             Admission::Reject { .. } => None,
@@ -187,15 +182,14 @@ impl Guard {
     /// Other settings from now on. A source that is left alone stays so until its pause is over, unless there are no
     /// breakers any more: then all may be asked.
     fn retune(&mut self, settings: GuardSettings) {
-        settings.assert_valid();
+        (self.rule, self.open_for) = (settings.rule(), settings.open_for);
         for breaker in self.breakers.values_mut() {
-            match settings.rule() {
+            match self.rule {
                 Some(rule) => breaker.retune(rule, settings.open_for),
                 None => breaker.close(),
             }
         }
-        self.extra_asks.set_share(settings.extra_per_mille);
-        self.settings = settings;
+        self.extra_asks.set_share(settings.extra_permille);
     }
 
     pub fn note(&mut self, source: SourceStream, call: Call, fate: Fate) {

@@ -16,7 +16,7 @@ use orbitkv_wire::identity::NodeId;
 
 use super::fair::{Entry, Fair};
 use super::pacing::{PacedTime, Pacer, Rate};
-use crate::grants::StreamAt;
+use crate::payload_streams::StreamAt;
 use crate::time::Moment;
 
 /// Largest piece of a stream that goes before another may, in bytes: what a turn of the transport sends.
@@ -67,7 +67,7 @@ pub fn piece_bytes(rate: Rate) -> u64 {
 
 /// Who sends, and how much at most. The driver answers each with [`Egress::on_sent`] or [`Egress::on_over`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Go {
+pub struct SendGrant {
     /// The stream.
     pub at: StreamAt,
     /// Bytes.
@@ -76,7 +76,7 @@ pub struct Go {
 
 /// How far the transport took what was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum SendOutcome {
     /// All of it.
     All,
     /// It has no window for more: [`Egress::on_writable`] follows.
@@ -184,12 +184,12 @@ impl Egress {
     ///
     /// # Panics
     /// If the driver has not told what became of the one before.
-    pub fn poll(&mut self, now: Moment) -> Option<Go> {
-        let go = match &mut self.order {
+    pub fn poll(&mut self, now: Moment) -> Option<SendGrant> {
+        let grant = match &mut self.order {
             Order::Line(queues) => loop {
                 let at = queues.iter_mut().find_map(VecDeque::pop_front)?;
                 if self.flows.get(&at).is_some_and(|flow| flow.standing == Standing::Listed) {
-                    break Go { at, bytes_max: u64::MAX };
+                    break SendGrant { at, bytes_max: u64::MAX };
                 }
             },
             Order::Paced { pacer, fair, time, wakes_at } => {
@@ -212,22 +212,22 @@ impl Egress {
                 time.end(now);
                 let (at, is_aged) = fair.pick(piece, now)?;
                 self.figures.aged += u64::from(is_aged);
-                Go { at, bytes_max: piece.min(room) }
+                SendGrant { at, bytes_max: piece.min(room) }
             }
         };
-        let flow = self.flows.get_mut(&go.at).expect("who goes is known");
+        let flow = self.flows.get_mut(&grant.at).expect("who goes is known");
         assert_eq!(flow.standing, Standing::Listed, "who goes competes");
         flow.standing = Standing::Going;
         let entry = flow.entry;
         self.unlist(&entry);
-        Some(go)
+        Some(grant)
     }
 
     /// So many bytes of the stream that was told to go went.
     ///
     /// # Panics
     /// If it was not, or so many did not wait.
-    pub fn on_sent(&mut self, at: StreamAt, bytes: u64, taken: Taken, now: Moment) {
+    pub fn on_sent(&mut self, at: StreamAt, bytes: u64, taken: SendOutcome, now: Moment) {
         let mut flow = *self.flows.get(&at).expect("who went is known");
         assert_eq!(flow.standing, Standing::Going, "who went was told to");
         let left = flow.entry.waiting_bytes.checked_sub(bytes).expect("what went had waited");
@@ -244,7 +244,7 @@ impl Egress {
         }
         if left == 0 {
             self.flows.remove(&at);
-        } else if taken == Taken::Blocked {
+        } else if taken == SendOutcome::Blocked {
             flow.standing = Standing::Blocked;
             self.flows.insert(at, flow);
         } else {

@@ -7,15 +7,12 @@
 //! where the others are: having rested is no credit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use orbitkv_wire::identity::NodeId;
 
-use crate::grants::StreamAt;
+use super::PIECE_WAIT;
+use crate::payload_streams::StreamAt;
 use crate::time::Moment;
-
-/// Wait after which a stream goes before all that have waited less: a quarter of what a peer waits for a word.
-pub const AGE_MAX: Duration = Duration::from_millis(250);
 
 /// Pieces that a node may be ahead of the one that was served least: room for deadlines to count across nodes.
 pub const LEAD_PIECES: u64 = 2;
@@ -108,7 +105,7 @@ impl Fair {
 impl Share {
     fn first(&self, now: Moment) -> Option<Rank> {
         let &(since, number, at) = self.by_wait.first()?;
-        if now.since(since) >= AGE_MAX {
+        if now.since(since) >= PIECE_WAIT {
             return Some((false, since.0, 0, number, at));
         }
         let &(due, left, number, at) = self.by_need.first()?;

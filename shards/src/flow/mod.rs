@@ -11,5 +11,13 @@ mod fair;
 pub mod pacing;
 pub mod pressure;
 
+use std::time::Duration;
+
+/// How long a stream waits for its next piece: after it, it goes before all that have waited less; and no more is granted
+/// than gets a piece within it. A quarter of what a requester waits for a word unless it was told otherwise, which the
+/// node asserts. A source does not know what a requester was told: one that waits for less than four of these may give
+/// up a stream whose turn would have come, and asks elsewhere.
+pub const PIECE_WAIT: Duration = Duration::from_millis(250);
+
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ pub const BURST_BYTES_MIN: u64 = 64 * 1024;
 
 /// Least rate of a core in bytes a second: below it a piece of the smallest size takes longer than a peer waits for a
 /// word.
-pub const RATE_MIN: u64 = 64 * 1024;
+pub const RATE_BYTES_PER_SECOND_MIN: u64 = 64 * 1024;
 
 const NANOS: u128 = 1_000_000_000;
 

@@ -5,28 +5,6 @@ mod egress;
 mod pacing;
 mod pressure;
 
-/// Numbers that look random and are the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ word >> 31) % sides
-    }
-
-    /// Of any size with fewer than so many bits.
-    fn size(&mut self, bits: u64) -> u64 {
-        let bits = self.roll(bits);
-        self.roll(1 << bits)
-    }
-
-    fn one_in(&mut self, sides: u64) -> bool {
-        self.roll(sides) == 0
-    }
-}
-
 /// What went when. Between any two of them no more may have gone than the rate gives for that time, and one burst.
 #[derive(Default)]
 struct Sendings(Vec<(u64, u64)>);

@@ -12,11 +12,9 @@ use orbitkv_wire::payload::Transport;
 
 use super::operation::{Operation, Progress};
 use super::{Account, Grants};
+use crate::flow::PIECE_WAIT;
 use crate::flow::egress::piece_bytes;
 use crate::flow::pacing::Rate;
-
-/// Time in which each running operation is to get a piece: a quarter of what a requester waits for a word.
-const ROUND_TIME: Duration = Duration::from_millis(250);
 
 /// What one request has of the rate.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +38,7 @@ impl Grants {
         let others = self.accounts.iter().filter(shares).count();
         let is_sent = |of: &&Operation| of.transport == Transport::Quic && of.progress != Progress::Ended;
         let round_bytes = self.operations.values().filter(is_sent).count() as u64 * piece_bytes(rate);
-        let has_round = round_bytes <= rate.bytes_in(ROUND_TIME).max(piece_bytes(rate));
+        let has_round = round_bytes <= rate.bytes_in(PIECE_WAIT).max(piece_bytes(rate));
         Some(Sendable { rate, bytes_in_time: rate.bytes_in(time), nodes: 1 + others as u64, has_round })
     }
 

@@ -8,8 +8,9 @@ use orbitkv_wire::inventory::Requester;
 use orbitkv_wire::payload::{OperationId, StopCause, Transport};
 
 use super::operation::{Progress, Use};
-use super::{Effect, Grants, OperationKey, PayloadConnection, Reader};
+use super::{Effect, Grants, OperationKey, Reader};
 use crate::members::MemberMap;
+use crate::payload_streams::PayloadConnection;
 use crate::shard::{PinId, Shard};
 use crate::time::Moment;
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use orbitkv_wire::inventory::Requester;
 use orbitkv_wire::payload::{Tag, Transport};
 
-use super::{Reader, StreamAt};
+use super::Reader;
 use crate::admission::Permit;
+use crate::payload_streams::StreamAt;
 use crate::shard::PinId;
 use crate::time::Moment;
 

@@ -55,19 +55,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::dice::Dice;
 
     /// Against a set of all numbers ever used.
     #[test]
     fn a_window_knows_what_a_set_knows() {
-        let mut random = 7u64;
-        let mut next = |bound: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % bound
-        };
+        let mut dice = Dice(7);
         for spread in [3, 60, 1_000, 1_024, 1_025, 5_000, 1 << 30] {
             let (mut window, mut used, mut highest) = (Window::new(), BTreeSet::new(), 0u64);
             for _ in 0..20_000 {
-                let number = (highest + next(spread)).saturating_sub(next(spread));
+                let number = (highest + dice.roll(spread)).saturating_sub(dice.roll(spread));
                 let known = number > 0 && highest.saturating_sub(number) < OPERATION_WINDOW;
                 assert_eq!(window.use_up(number), known && used.insert(number), "{number} at {highest}");
                 highest = highest.max(number);

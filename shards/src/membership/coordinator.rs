@@ -93,13 +93,13 @@ pub struct Transaction {
 }
 
 /// What membership asks. There is one question at a time: a newer one takes the place of the former,
-/// whose answer no longer matters; and beside it at most one [`Request::Look`].
+/// whose answer no longer matters; and beside it at most one [`Request::Lookup`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// All keys of the cluster at one revision, not older than any answered change.
     Read,
     /// The member record of one node, not older than any answered change.
-    Look(NodeId),
+    Lookup(NodeId),
     /// A lease of this length.
     Grant(Duration),
     /// A transaction.
@@ -115,8 +115,8 @@ pub enum Request {
 pub enum Answer {
     /// To [`Request::Read`].
     Read(Snapshot),
-    /// To [`Request::Look`]; none if there is no record.
-    Looked(Option<Entry>),
+    /// To [`Request::Lookup`]; none if there is no record.
+    LookedUp(Option<Entry>),
     /// To [`Request::Grant`]: the lease and the length that was granted.
     Granted(LeaseId, Duration),
     /// To [`Request::Transact`]: whether the conditions held, and so whether it happened.

@@ -6,7 +6,7 @@ use orbitkv_wire::membership::Key;
 use super::claim::{Decision, Holder, claim, cluster_of, decide};
 use super::coordinator::{Answer, Failure, Header, LeaseId, Request, Snapshot};
 use super::lease::Lease;
-use super::refresh::Look;
+use super::refresh::Lookup;
 use super::standing::{Alarm, Effect, FenceCause};
 use super::view::{OtherHistory, Patch};
 use super::{FOREIGN, Life, Membership, RefreshPolicy, Refusal, Sight};
@@ -50,29 +50,29 @@ impl Membership {
     /// Begins the next read of one record.
     pub(super) fn ask_look(&mut self) {
         let number = self.draw_number();
-        let node = self.looks.begin(number, self.revision);
+        let node = self.lookups.begin(number, self.revision);
         self.doubts.on_asked_of(node);
-        self.effects.push_back(Effect::Look { number, request: Request::Look(node) });
+        self.effects.push_back(Effect::Lookup { number, request: Request::Lookup(node) });
     }
 
-    fn on_looked(&mut self, look: Look, result: Result<(Header, Answer), Failure>, now: Moment) {
+    fn on_looked_up(&mut self, lookup: Lookup, result: Result<(Header, Answer), Failure>, now: Moment) {
         let (header, entry) = match result {
-            Ok((header, Answer::Looked(entry))) if self.recognise(header) => (header, entry),
-            Ok((_, Answer::Looked(_))) => return self.looks.retry(look, now),
+            Ok((header, Answer::LookedUp(entry))) if self.recognise(header) => (header, entry),
+            Ok((_, Answer::LookedUp(_))) => return self.lookups.retry(lookup, now),
             Ok((_, answer)) => panic!("an answer to another question: {answer:?}"),
             Err(failure) => {
                 self.figures.unanswered += u64::from(matches!(failure, Failure::Unanswered(_)));
                 self.note_trouble(failure);
-                return self.looks.retry(look, now);
+                return self.lookups.retry(lookup, now);
             }
         };
-        if header.revision < look.revision {
+        if header.revision < lookup.revision {
             // Another history: whoever reads all of it says so.
             self.read_wanted = true;
-            return self.looks.retry(look, now);
+            return self.lookups.retry(lookup, now);
         }
         self.revision = self.revision.max(header.revision);
-        match self.view.patch(look.node, entry.as_ref()) {
+        match self.view.patch(lookup.node, entry.as_ref()) {
             Patch::Newer => {
                 self.tell_flaws();
                 self.tell_members();
@@ -81,10 +81,10 @@ impl Membership {
             // Who is left cannot be read off one key.
             Patch::Gone => self.read_wanted = true,
         }
-        self.doubts.on_read_of(look.node, &self.view);
-        let looked = self.looks.succeed(look);
+        self.doubts.on_read_of(lookup.node, &self.view);
+        let looked = self.lookups.succeed(lookup);
         if !looked.through.is_empty() {
-            self.effects.push_back(Effect::Looked(looked));
+            self.effects.push_back(Effect::LookedUp(looked));
         }
     }
 
@@ -98,8 +98,8 @@ impl Membership {
     /// If the answer is to another question than the one with this number.
     pub fn on_answer(&mut self, number: u64, result: Result<(Header, Answer), Failure>, now: Moment) {
         self.check_deadline(now);
-        if let Some(look) = self.looks.end(number) {
-            self.on_looked(look, result, now);
+        if let Some(lookup) = self.lookups.end(number) {
+            self.on_looked_up(lookup, result, now);
             return self.proceed(now);
         }
         let Some(question) = self.question.take_if(|question| question.number == number) else { return };

@@ -41,7 +41,7 @@ use orbitkv_wire::membership::{Key, MemberRecord};
 pub use claim::{Applicant, Holder, NotRetired, Refusal, cluster_of, retire};
 pub use doubts::{Doubt, DoubtCause};
 pub use pace::PauseBounds;
-pub use refresh::{Asker, LookPurpose, LookWish, Looked, RefreshPolicy};
+pub use refresh::{Asker, LookupDone, LookupPurpose, LookupWish, RefreshPolicy};
 pub use roster::Roster;
 pub use standing::{Alarm, Effect, FenceCause, Figures, Standing, SuspendCause};
 pub use view::{Break, Flaw, OtherHistory};
@@ -51,7 +51,7 @@ use doubts::Doubts;
 use join::Question;
 use lease::Lease;
 use pace::Pace;
-use refresh::Looks;
+use refresh::Lookups;
 use view::View;
 
 use crate::members::Local;
@@ -121,7 +121,7 @@ pub struct Membership {
     read_wanted: bool,
     view: View,
     doubts: Doubts,
-    looks: Looks,
+    lookups: Lookups,
     sight: Sight,
     watch: Watch,
     watches: Pace,
@@ -154,7 +154,7 @@ impl Membership {
             read_wanted: true,
             view: View::default(),
             doubts: Doubts::default(),
-            looks: Looks::new(settings.retry, settings.jitter ^ LOOKS_SALT, now),
+            lookups: Lookups::new(settings.retry, settings.jitter ^ LOOKUPS_SALT, now),
             sight: Sight::Blind,
             watch: Watch::Closed,
             watches: pace(u64::MAX),
@@ -275,16 +275,16 @@ impl Membership {
         if self.doubts.wants_read_of(doubt.node) {
             match reads_all {
                 true => self.read_wanted = true,
-                false => self.looks.want(doubt.node, None),
+                false => self.lookups.want(doubt.node, None),
             }
         }
         self.proceed(now);
     }
 
-    /// The record of a node is to be read before it is asked for something; [`Effect::Looked`] says that it is.
-    pub fn on_look(&mut self, LookWish { node, asker, ticket }: LookWish, now: Moment) {
+    /// The record of a node is to be read before it is asked for something; [`Effect::LookedUp`] says that it is.
+    pub fn on_lookup(&mut self, LookupWish { node, asker, ticket }: LookupWish, now: Moment) {
         self.check_deadline(now);
-        self.looks.want(node, Some((asker, ticket)));
+        self.lookups.want(node, Some((asker, ticket)));
         self.proceed(now);
     }
 
@@ -323,8 +323,8 @@ impl Membership {
         let lease = self.lease.as_ref().map(Lease::next_deadline);
         let question = self.wants_question().then(|| self.questions.due());
         let watch = self.wants_watch().then(|| self.watches.due());
-        let look = (self.may_look() && self.looks.is_wanted()).then(|| self.looks.due());
-        [lease, question, watch, look].into_iter().flatten().min()
+        let lookup = (self.may_look_up() && self.lookups.is_wanted()).then(|| self.lookups.due());
+        [lease, question, watch, lookup].into_iter().flatten().min()
     }
 
     /// Whether this life may speak to others at this moment.
@@ -367,7 +367,7 @@ impl Membership {
     #[must_use]
     pub fn figures(&self) -> Figures {
         let (superseded, rereads) = (self.doubts.superseded(), self.doubts.reads());
-        Figures { superseded, rereads, lookups: self.looks.done(), ..self.figures }
+        Figures { superseded, rereads, lookups: self.lookups.done(), ..self.figures }
     }
 
     /// Members at whose address somebody has shown another key than their record names, in order of name.
@@ -402,7 +402,7 @@ impl Membership {
         if self.wants_question() && self.questions.is_due(now) {
             self.ask_read(now);
         }
-        if self.may_look() && self.looks.is_due(now) {
+        if self.may_look_up() && self.lookups.is_due(now) {
             self.ask_look();
         }
         self.assert_invariants();
@@ -418,7 +418,7 @@ impl Membership {
     }
 
     /// Whether one record more or less can be of use: beside all the others.
-    fn may_look(&self) -> bool {
+    fn may_look_up(&self) -> bool {
         self.sight == Sight::Clear && self.life != Life::Leaving
     }
 
@@ -537,7 +537,7 @@ impl Membership {
     }
 
     fn assert_invariants(&self) {
-        self.looks.assert_invariants();
+        self.lookups.assert_invariants();
         if let Life::Member(local, _) = self.life {
             assert!(self.lease.is_some(), "a member has a lease");
             assert_ne!(self.fenced, Some(local.incarnation), "a fenced life is over");
@@ -555,7 +555,7 @@ impl Membership {
 }
 
 /// Sets the pauses of single reads apart from those of questions and of the watch.
-const LOOKS_SALT: u64 = 1 << 63;
+const LOOKUPS_SALT: u64 = 1 << 63;
 
 /// What an answer of another etcd cluster is worth.
 const FOREIGN: &str = "another etcd cluster has answered";

@@ -31,7 +31,7 @@ pub enum RefreshPolicy {
 
 /// What a core asks a peer for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LookPurpose {
+pub enum LookupPurpose {
     /// A session of its inventory.
     Inventory,
     /// Blocks.
@@ -44,12 +44,12 @@ pub struct Asker {
     /// The core.
     pub core: ShardIndex,
     /// What for.
-    pub purpose: LookPurpose,
+    pub purpose: LookupPurpose,
 }
 
 /// A record that is to be read before its node is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LookWish {
+pub struct LookupWish {
     /// The node.
     pub node: NodeId,
     /// Who asks.
@@ -60,7 +60,7 @@ pub struct LookWish {
 
 /// A record has been read, and what it says is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct LookupDone {
     /// The node.
     pub node: NodeId,
     /// Who waited for it, each with its last wish that was there before the read began.
@@ -69,7 +69,7 @@ pub struct Looked {
 
 /// A read of one record that is under way.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct Lookup {
     pub node: NodeId,
     number: u64,
     /// What etcd had answered with when it began: the answer may not be older.
@@ -80,19 +80,19 @@ pub(super) struct Look {
 /// Reads of single records: one at a time, in the order of wishes, one for all wishes of a node that are there when it
 /// begins.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct Lookups {
     queue: VecDeque<NodeId>,
     /// Of those in the queue.
     wishes: BTreeMap<NodeId, BTreeMap<Asker, u64>>,
-    under_way: Option<Look>,
+    under_way: Option<Lookup>,
     pace: Pace,
     done: u64,
 }
 
-impl Looks {
-    pub fn new(bounds: PauseBounds, jitter: u64, now: Moment) -> Looks {
+impl Lookups {
+    pub fn new(bounds: PauseBounds, jitter: u64, now: Moment) -> Lookups {
         let (queue, wishes) = (VecDeque::new(), BTreeMap::new());
-        Looks { queue, wishes, under_way: None, pace: Pace::new(bounds, jitter, now), done: 0 }
+        Lookups { queue, wishes, under_way: None, pace: Pace::new(bounds, jitter, now), done: 0 }
     }
 
     /// The record of a node is to be read, for whoever asks or for a doubt. A read that is under way may have begun too
@@ -128,30 +128,30 @@ impl Looks {
         assert!(self.under_way.is_none(), "one at a time");
         let node = self.queue.pop_front().expect("a read is wanted");
         let through = self.wishes.remove(&node).expect("who is in the queue has wishes");
-        self.under_way = Some(Look { node, number, revision, through });
+        self.under_way = Some(Lookup { node, number, revision, through });
         node
     }
 
     /// The read of this number, if it is the one under way, which it is no more.
-    pub fn end(&mut self, number: u64) -> Option<Look> {
-        self.under_way.take_if(|look| look.number == number)
+    pub fn end(&mut self, number: u64) -> Option<Lookup> {
+        self.under_way.take_if(|lookup| lookup.number == number)
     }
 
     /// It was answered.
-    pub fn succeed(&mut self, look: Look) -> Looked {
+    pub fn succeed(&mut self, lookup: Lookup) -> LookupDone {
         self.pace.succeed();
         self.done += 1;
-        Looked { node: look.node, through: look.through }
+        LookupDone { node: lookup.node, through: lookup.through }
     }
 
     /// It was not: it is the next one again, after a pause.
-    pub fn retry(&mut self, look: Look, now: Moment) {
+    pub fn retry(&mut self, lookup: Lookup, now: Moment) {
         self.pace.fail(now);
-        if !self.wishes.contains_key(&look.node) {
-            self.queue.push_front(look.node);
+        if !self.wishes.contains_key(&lookup.node) {
+            self.queue.push_front(lookup.node);
         }
-        let wishes = self.wishes.entry(look.node).or_default();
-        for (asker, ticket) in look.through {
+        let wishes = self.wishes.entry(lookup.node).or_default();
+        for (asker, ticket) in lookup.through {
             // Later wishes wait for the same read.
             let last = wishes.entry(asker).or_default();
             *last = ticket.max(*last);

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::claim::Refusal;
 use super::coordinator::{Failure, LeaseId, Request};
-use super::refresh::Looked;
+use super::refresh::LookupDone;
 use super::roster::Roster;
 use super::view::{Break, Flaw, OtherHistory};
 use crate::members::Local;
@@ -24,7 +24,7 @@ pub enum Effect {
     },
     /// Ask etcd for one record, beside whatever else is asked, and hand the answer to
     /// [`on_answer`](super::Membership::on_answer) with the number.
-    Look {
+    Lookup {
         /// Number of the question.
         number: u64,
         /// The question.
@@ -65,7 +65,7 @@ pub enum Effect {
     /// The members, as far as known.
     Members(Roster),
     /// A record that somebody waited for has been read; what is new of it was told before.
-    Looked(Looked),
+    LookedUp(LookupDone),
     /// What is known of the members can no longer be trusted, until the next [`Effect::Members`].
     Suspended(SuspendCause),
     /// An operator should know.

@@ -41,7 +41,7 @@ pub use figures::PlannerFigures;
 pub use preference::Preference;
 pub use route::{Choice, Load, Route, Trial, TrialOutcome, Want};
 pub use settings::{Mode, PlannerSettings};
-pub use told::{AGE_BOUNDS, AgeFigures, ByAge, Told};
+pub use told::{AGE_BOUNDS, AgeFigures, ByAge, OwnerEvidence};
 pub use trace::{REPLANS, Reason, RouteTrace, TracedPlan, TracedRoute};
 
 /// The planner of one core.

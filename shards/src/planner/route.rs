@@ -5,7 +5,7 @@ use std::time::Duration;
 use orbitkv_wire::identity::Medium;
 use orbitkv_wire::inventory::SourceStream;
 
-use super::told::Told;
+use super::told::OwnerEvidence;
 use crate::residents::CopyId;
 
 /// A way in which blocks become usable.
@@ -54,7 +54,7 @@ pub struct Choice {
     /// What the engine says that it costs: of Recompute alone, which without it is no choice.
     pub declared: Option<Duration>,
     /// What its owner has said. It decides nothing.
-    pub told: Told,
+    pub told: OwnerEvidence,
 }
 
 /// A block of a batch.

@@ -13,7 +13,7 @@ use super::trace::RouteTrace;
 
 /// What a choice's owner has said, by receipt on this node's own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct OwnerEvidence {
     /// How long ago the inventory that lists the block was last known to be whole; none if it never was.
     pub metadata_age: Option<Duration>,
     /// How busy it said that it is, and how long ago; none if that is too old, or it has said nothing.
@@ -48,7 +48,7 @@ fn band(age: Option<Duration>) -> usize {
 
 impl AgeFigures {
     /// A block was asked of the owner that its batch asks first.
-    pub(super) fn on_asked(&mut self, told: &Told, outcome: TrialOutcome) {
+    pub(super) fn on_asked(&mut self, told: &OwnerEvidence, outcome: TrialOutcome) {
         let band = band(told.metadata_age);
         self.asked[band] += 1;
         self.refused[band] += u64::from(matches!(outcome, TrialOutcome::Busy | TrialOutcome::Missing));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::alternatives::PlanKind;
 use super::route::{Route, TrialOutcome};
-use super::told::Told;
+use super::told::OwnerEvidence;
 use crate::time::Moment;
 
 /// Why a batch has the plan it has.
@@ -70,7 +70,7 @@ pub struct TracedRoute {
     /// Time since the newest outcome of that route, a failure too; none if it has no price.
     pub age: Option<Duration>,
     /// What its owner had said.
-    pub told: Told,
+    pub told: OwnerEvidence,
 }
 
 /// A batch: what could have been done, what was, and what came of it.

@@ -121,6 +121,18 @@ impl Default for Rule {
 }
 
 impl Rule {
+    /// This percentage of the last calls; none with 0, for what never opens.
+    ///
+    /// # Panics
+    /// If it is more than 100, or the window is none.
+    #[must_use]
+    pub fn of_percent(failed_percent: u32, window_calls: u32) -> Option<Rule> {
+        assert!(failed_percent <= 100, "a percentage");
+        assert!((1..=WINDOW_CALLS_MAX).contains(&window_calls), "a window of {window_calls} calls");
+        let threshold = f64::from(failed_percent) / 100.0;
+        (failed_percent > 0).then_some(Rule::Share { window_calls, threshold })
+    }
+
     /// # Panics
     /// If a number is out of the bounds it states.
     fn assert_valid(self) {

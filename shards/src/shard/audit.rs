@@ -108,7 +108,7 @@ impl Shard {
     /// How long no block was read again; none if there is nothing to audit.
     pub(super) fn audit_age(&self) -> Option<Duration> {
         let has_some = self.audit.interval.is_some() && self.counters.ssd_residents > 0 && self.writes_back();
-        has_some.then(|| self.heard().since(self.audit.progressed))
+        has_some.then(|| self.now.since(self.audit.progressed))
     }
 
     /// Another pause between two blocks from now on; none reads none again.
@@ -133,7 +133,7 @@ impl Shard {
         }
         self.audit.due = now + interval;
         let is_idle = self.transfers.is_empty() && self.fill_queue.is_empty() && self.write_queue.is_empty();
-        if self.draining || !self.is_settled() || !is_idle || !self.device_guard.is_closed() {
+        if self.draining || !self.is_settled() || !is_idle || !self.device_guard.is_closed(self.now) {
             return;
         }
         let Some((entry, placement, bytes)) = self.next_audited() else { return };
@@ -183,7 +183,7 @@ impl Shard {
         };
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Audit);
-        self.device_guard.begin_read(id);
+        self.device_guard.begin_read(id, self.now);
         Some(Order { id, kind: OrderKind::Read, arena_offset, file_offset, payload_bytes, checksum: None })
     }
 
@@ -193,7 +193,7 @@ impl Shard {
             self.residents.entry(id).ssd.residence().is_some_and(|(present, _)| present == placement)
         });
         self.counters.audited += 1;
-        self.audit.progressed = self.heard();
+        self.audit.progressed = self.now;
         match outcome {
             Err(errno) => {
                 self.on_read_error(errno);

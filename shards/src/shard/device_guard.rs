@@ -21,7 +21,7 @@ use super::{Shard, TransferId};
 use crate::key::EntryId;
 use crate::residents::{CopyId, Dram};
 use crate::resilience::breaker::{
-    Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS, WINDOW_CALLS_MAX,
+    Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS,
 };
 use crate::time::Moment;
 
@@ -33,7 +33,7 @@ pub const READ_BUDGET: Duration = Duration::from_secs(2);
 pub struct DeviceGuardSettings {
     /// Percentage of the last operations that must have failed, at most 100. With 0 it is never left alone.
     pub failed_percent: u32,
-    /// Operations that are looked back on, 1 to [`WINDOW_CALLS_MAX`].
+    /// Operations that are looked back on, 1 to [`WINDOW_CALLS_MAX`](crate::resilience::breaker::WINDOW_CALLS_MAX).
     pub window_calls: u32,
     /// How long it is left alone before it is probed.
     pub open_for: Duration,
@@ -82,8 +82,6 @@ pub(super) struct DeviceGuard {
     open_for: Duration,
     /// None if the device is never left alone.
     breaker: Option<Breaker>,
-    /// The latest moment that was told.
-    heard: Moment,
     /// When the pause after the last opening ends.
     until: Moment,
     reads: BTreeMap<TransferId, OutRead>,
@@ -105,16 +103,12 @@ impl DeviceGuard {
     /// If a bound is not kept.
     pub fn new(settings: DeviceGuardSettings) -> DeviceGuard {
         let DeviceGuardSettings { failed_percent, window_calls, open_for, read_budget } = settings;
-        assert!(failed_percent <= 100, "a percentage");
-        assert!((1..=WINDOW_CALLS_MAX).contains(&window_calls), "a window of operations");
-        let threshold = f64::from(failed_percent) / 100.0;
-        let breaker =
-            (failed_percent > 0).then(|| Breaker::new(Rule::Share { window_calls, threshold }, open_for));
+        let rule = Rule::of_percent(failed_percent, window_calls);
+        let breaker = rule.map(|rule| Breaker::new(rule, open_for));
         DeviceGuard {
             read_budget,
             open_for,
             breaker,
-            heard: Moment(0),
             until: Moment(0),
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
@@ -126,18 +120,18 @@ impl DeviceGuard {
         }
     }
 
-    fn phase(&self) -> Phase {
-        self.breaker.as_ref().map_or(Phase::Closed, |breaker| breaker.phase(self.heard))
+    fn phase(&self, now: Moment) -> Phase {
+        self.breaker.as_ref().map_or(Phase::Closed, |breaker| breaker.phase(now))
     }
 
-    pub fn is_closed(&self) -> bool {
-        self.phase() == Phase::Closed
+    pub fn is_closed(&self, now: Moment) -> bool {
+        self.phase(now) == Phase::Closed
     }
 
     /// Whether the next operation may be the probe.
-    fn takes_probe(&self) -> bool {
+    fn takes_probe(&self, now: Moment) -> bool {
         let is_probing = self.breaker.as_ref().is_some_and(Breaker::is_probing);
-        self.phase() == Phase::HalfOpen && !is_probing && self.probe.is_none()
+        self.phase(now) == Phase::HalfOpen && !is_probing && self.probe.is_none()
     }
 
     /// From when on a write may be the probe.
@@ -146,13 +140,13 @@ impl DeviceGuard {
     }
 
     /// Whether a write may be ordered that no read goes before.
-    pub fn takes_write(&self) -> bool {
-        self.is_closed() || self.takes_probe() && self.heard >= self.write_probe_at()
+    pub fn takes_write(&self, now: Moment) -> bool {
+        self.is_closed(now) || self.takes_probe(now) && now >= self.write_probe_at()
     }
 
     /// The ticket of an operation that is ordered now; none if nothing is judged.
-    fn ticket_of(&mut self, id: TransferId) -> Option<Ticket> {
-        match self.breaker.as_mut()?.admit(self.heard) {
+    fn ticket_of(&mut self, id: TransferId, now: Moment) -> Option<Ticket> {
+        match self.breaker.as_mut()?.admit(now) {
             Admission::Pass(ticket) => Some(ticket),
             Admission::Probe(ticket) => {
                 self.probe = Some(id);
@@ -164,15 +158,15 @@ impl DeviceGuard {
     }
 
     /// A read is ordered that was asked about.
-    pub fn begin_read(&mut self, id: TransferId) {
-        if let Some(ticket) = self.ticket_of(id) {
-            self.reads.insert(id, OutRead { since: self.heard, ticket: Some(ticket) });
+    pub fn begin_read(&mut self, id: TransferId, now: Moment) {
+        if let Some(ticket) = self.ticket_of(id, now) {
+            self.reads.insert(id, OutRead { since: now, ticket: Some(ticket) });
         }
     }
 
     /// A write is ordered that was asked about.
-    pub fn begin_write(&mut self, id: TransferId) {
-        if let Some(ticket) = self.ticket_of(id) {
+    pub fn begin_write(&mut self, id: TransferId, now: Moment) {
+        if let Some(ticket) = self.ticket_of(id, now) {
             self.writes.insert(id, ticket);
         }
     }
@@ -183,26 +177,26 @@ impl DeviceGuard {
     }
 
     /// The device has given an operation back.
-    fn on_done(&mut self, id: TransferId, failed: bool) -> Option<Change> {
+    fn on_done(&mut self, id: TransferId, failed: bool, now: Moment) -> Option<Change> {
         if self.is_probe(id) {
             self.probe = None;
         }
         let read = self.reads.remove(&id).and_then(|read| read.ticket);
         let ticket = read.or_else(|| self.writes.remove(&id))?;
-        self.record(ticket, if failed { Outcome::Failure } else { Outcome::Success })
+        self.record(ticket, if failed { Outcome::Failure } else { Outcome::Success }, now)
     }
 
     /// Judges a read that is out for longer than its budget; none is left when it says so.
-    fn judge_late(&mut self) -> Option<Option<Change>> {
-        let (heard, budget) = (self.heard, self.read_budget);
-        let mut late = self.reads.values_mut().filter(|read| heard.since(read.since) >= budget);
+    fn judge_late(&mut self, now: Moment) -> Option<Option<Change>> {
+        let budget = self.read_budget;
+        let mut late = self.reads.values_mut().filter(|read| now.since(read.since) >= budget);
         let ticket = late.find_map(|read| read.ticket.take())?;
         self.late_reads += 1;
-        Some(self.record(ticket, Outcome::Failure))
+        Some(self.record(ticket, Outcome::Failure, now))
     }
 
-    fn record(&mut self, ticket: Ticket, outcome: Outcome) -> Option<Change> {
-        let change = self.breaker.as_mut()?.record(ticket, outcome, self.heard)?;
+    fn record(&mut self, ticket: Ticket, outcome: Outcome, now: Moment) -> Option<Change> {
+        let change = self.breaker.as_mut()?.record(ticket, outcome, now)?;
         if let Change::Opened { until } = change {
             self.until = until;
         }
@@ -214,17 +208,17 @@ impl DeviceGuard {
     }
 
     /// When something is to be judged, or a write may be the probe though nothing else happens.
-    fn next_deadline(&self, writes_wait: bool) -> Option<Moment> {
+    fn next_deadline(&self, writes_wait: bool, now: Moment) -> Option<Moment> {
         let late = self.reads.values().find(|read| read.ticket.is_some());
         let late = late.map(|read| read.since + self.read_budget);
-        let probe = (writes_wait && !self.is_closed()).then(|| self.write_probe_at());
+        let probe = (writes_wait && !self.is_closed(now)).then(|| self.write_probe_at());
         // One that has passed waits for the device or for a probe, and those wake the core by themselves.
-        late.into_iter().chain(probe.filter(|probe| *probe > self.heard)).min()
+        late.into_iter().chain(probe.filter(|probe| *probe > now)).min()
     }
 
-    fn standing(&self) -> DeviceStanding {
+    fn standing(&self, now: Moment) -> DeviceStanding {
         DeviceStanding {
-            phase: self.phase(),
+            phase: self.phase(now),
             opens: self.breaker.as_ref().map_or(0, Breaker::opens),
             probes: self.probes,
             barred: self.barred,
@@ -234,20 +228,10 @@ impl DeviceGuard {
 }
 
 impl Shard {
-    /// Tells what time it is: before the device's completions of a turn, and before anything is asked of it.
-    pub fn hear(&mut self, now: Moment) {
-        self.device_guard.heard = self.device_guard.heard.max(now);
-    }
-
-    /// The latest moment that was told.
-    pub(super) fn heard(&self) -> Moment {
-        self.device_guard.heard
-    }
-
     /// All that the device had completed by the last moment told has been reported: what it still has of before
     /// then is late.
     pub fn on_device_seen(&mut self) {
-        while let Some(change) = self.device_guard.judge_late() {
+        while let Some(change) = self.device_guard.judge_late(self.now) {
             self.on_device_change(change);
         }
     }
@@ -260,29 +244,31 @@ impl Shard {
     /// How the device's breaker stands.
     #[must_use]
     pub fn device_standing(&self) -> DeviceStanding {
-        self.device_guard.standing()
+        self.device_guard.standing(self.now)
     }
 
     /// An operation is over, whatever came of it for the block.
     pub(super) fn on_device_done(&mut self, id: TransferId, failed: bool) {
-        let change = self.device_guard.on_done(id, failed);
+        let change = self.device_guard.on_done(id, failed, self.now);
         self.on_device_change(change);
     }
 
     pub(super) fn device_deadline(&self) -> Option<Moment> {
-        self.device_guard.next_deadline(!self.write_queue.is_empty() || !self.moves.is_empty())
+        let writes_wait = !self.write_queue.is_empty() || !self.moves.is_empty();
+        self.device_guard.next_deadline(writes_wait, self.now)
     }
 
     /// Whether the device is given a read that is wanted now. With the breaker half-open one read may wait to be
     /// the probe.
     pub(super) fn admits_reads(&self) -> bool {
-        self.device_guard.is_closed() || self.device_guard.takes_probe() && self.fill_queue.is_empty()
+        self.device_guard.is_closed(self.now)
+            || self.device_guard.takes_probe(self.now) && self.fill_queue.is_empty()
     }
 
     /// Whether room is made in the log, and written to: the tier takes blocks, and its device is not left alone or may
     /// be tried by a write.
     pub(super) fn writes_flow(&self) -> bool {
-        self.writes_back() && self.device_guard.takes_write()
+        self.writes_back() && self.device_guard.takes_write(self.now)
     }
 
     /// Whether a block is on SSD alone, and that is not read now.
@@ -297,7 +283,7 @@ impl Shard {
 
     /// When a peer that wants a block on SSD alone should ask again.
     pub(super) fn device_rest(&self) -> Duration {
-        self.device_guard.until.since(self.device_guard.heard)
+        self.device_guard.until.since(self.now)
     }
 
     fn on_device_change(&mut self, change: Option<Change>) {

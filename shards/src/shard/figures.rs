@@ -191,7 +191,7 @@ impl Shard {
             prefetch_waiting: self.prefetches.wishes.len() as u64,
             namespaces: self.namespaces.iter().filter(|(_, _, residents)| *residents > 0).count() as u64,
             audit_age: self.audit_age(),
-            reclaim_age: (!self.reclaims.is_empty()).then(|| self.heard().since(self.reclaim_progressed)),
+            reclaim_age: (!self.reclaims.is_empty()).then(|| self.now.since(self.reclaim_progressed)),
             ssd: self.log.as_ref().map(|log| {
                 let accounting = log.accounting();
                 SsdFigures {

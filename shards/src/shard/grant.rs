@@ -119,7 +119,7 @@ struct Pin {
 }
 
 /// A block on its way from SSD into a slot that nothing shows.
-struct Stage {
+struct StagedBlock {
     entry: EntryRef,
     placement: Placement,
     payload_bytes: u64,
@@ -142,7 +142,7 @@ pub(super) struct Pins {
     live: BTreeMap<PinId, Pin>,
     pins_made: u64,
     events: VecDeque<PinEvent>,
-    stages: HashMap<CopyId, Stage>,
+    stages: HashMap<CopyId, StagedBlock>,
     /// Stages by what they read, so that a block which several peers want is read once.
     staged: HashMap<Placement, CopyId>,
     sums: HashMap<ChecksumId, Sum>,
@@ -396,7 +396,7 @@ impl Shard {
         let stage = FillStage::Queued(self.queue_read(copy, 0));
         let entry = self.residents.reference(id);
         let pins = Vec::new();
-        self.pins.stages.insert(copy, Stage { entry, placement, payload_bytes, checksum, stage, pins });
+        self.pins.stages.insert(copy, StagedBlock { entry, placement, payload_bytes, checksum, stage, pins });
         self.pins.staged.insert(placement, copy);
         Some(copy)
     }
@@ -408,7 +408,7 @@ impl Shard {
         let (file_offset, payload_bytes) = (stage.placement.offset, stage.payload_bytes);
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Stage(copy));
-        self.device_guard.begin_read(id);
+        self.device_guard.begin_read(id, self.now);
         Some(Order { id, kind: OrderKind::Read, arena_offset, file_offset, payload_bytes, checksum: None })
     }
 
@@ -435,7 +435,7 @@ impl Shard {
         if let Some(id) = shown {
             self.end_if_bare(id);
         }
-        let Stage { payload_bytes, pins, .. } = self.end_stage(copy);
+        let StagedBlock { payload_bytes, pins, .. } = self.end_stage(copy);
         for pin in pins {
             match failure {
                 None => self.make_ready(pin, copy, payload_bytes, checksum),
@@ -458,7 +458,7 @@ impl Shard {
     }
 
     /// Takes a stage out; its copy is still to be unpinned.
-    fn end_stage(&mut self, copy: CopyId) -> Stage {
+    fn end_stage(&mut self, copy: CopyId) -> StagedBlock {
         let stage = self.pins.stages.remove(&copy).expect("a stage ends once");
         self.pins.staged.remove(&stage.placement);
         self.log.as_mut().expect("a stage reads from a log").end_read(&stage.placement);

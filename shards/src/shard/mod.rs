@@ -113,6 +113,8 @@ impl ShardSettings {
 /// One core's private part of the node.
 pub struct Shard {
     settings: ShardSettings,
+    /// The latest moment that it was told.
+    now: Moment,
     residents: Residents,
     slab: Slab,
     slot_owners: HashMap<SlotId, CopyId>,
@@ -177,6 +179,7 @@ impl Shard {
         // The tables as the memory bill has them, so that none is moved by growing inside a turn.
         let blocks = usize::try_from(settings.blocks_max).expect("a machine addresses what it bills");
         Ok(Shard {
+            now: Moment(0),
             residents: Residents::with_capacity(blocks),
             slab: Slab::new(settings.slab),
             slot_owners: HashMap::with_capacity(blocks),
@@ -238,6 +241,11 @@ impl Shard {
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.settings.incarnation
+    }
+
+    /// Tells what time it is: before the device's completions of a turn, and before anything is asked of it.
+    pub fn hear(&mut self, now: Moment) {
+        self.now = self.now.max(now);
     }
 
     /// Carries a command out, as far as it goes now. Every command is answered through

@@ -13,7 +13,7 @@ use super::fetch::{FetchEffect, Seek, Seeker};
 use super::recover::{FillPurpose, FillStage};
 use super::save::{is_evictable, slot_bytes};
 use super::tiers::Order;
-use super::wishes::{Stage, Wish, WishEnd};
+use super::wishes::{Wish, WishEnd, WishStage};
 use super::{Key, Outcome, Shard, Tag};
 use crate::key::{EntryId, NamespaceId, StateKey};
 use crate::leases::ConnectionId;
@@ -93,11 +93,11 @@ impl Shard {
         if known_bytes > bounds.bytes_max {
             return PrefetchOutcome::NoRoom;
         }
-        let horizon = until.since(self.heard());
+        let horizon = until.since(self.now);
         let ahead = &mut self.prefetches;
         ahead.made += 1;
         let number = ahead.made;
-        let (connections, stage) = (vec![connection], Stage::Waiting);
+        let (connections, stage) = (vec![connection], WishStage::Waiting);
         let wish = Wish { key, hash, connections, until, horizon, slot_bytes, stage };
         ahead.wishes.insert(number, wish);
         ahead.by_key.insert(key, number);
@@ -109,7 +109,7 @@ impl Shard {
     }
 
     fn join_wish(&mut self, number: u64, connection: ConnectionId, until: Moment) -> PrefetchOutcome {
-        let latest = self.heard();
+        let latest = self.now;
         let ahead = &mut self.prefetches;
         let wish = ahead.wishes.get_mut(&number).expect("a key has a live wish");
         if !wish.connections.contains(&connection) {
@@ -121,8 +121,8 @@ impl Shard {
         wish.until = wish.until.max(until);
         wish.horizon = wish.horizon.min(until.since(latest));
         match wish.stage {
-            Stage::Waiting | Stage::Sought => PrefetchOutcome::Taken,
-            Stage::Filling(_) => PrefetchOutcome::Coming,
+            WishStage::Waiting | WishStage::Sought => PrefetchOutcome::Taken,
+            WishStage::Filling(_) => PrefetchOutcome::Coming,
         }
     }
 
@@ -151,7 +151,7 @@ impl Shard {
             self.prefetches.waiting.remove(&number);
             self.prefetches.promised_bytes -= slot_bytes;
             let wish = self.prefetches.wishes.get_mut(&number).expect("just seen");
-            (wish.slot_bytes, wish.stage) = (0, Stage::Sought);
+            (wish.slot_bytes, wish.stage) = (0, WishStage::Sought);
             self.prefetches.to_seek.push_back(number);
             return;
         };
@@ -161,7 +161,7 @@ impl Shard {
             (Dram::Resident { .. } | Dram::Filling(_), _) => self.end_wish(number, WishEnd::Met),
             (Dram::Absent, None) => self.end_wish(number, WishEnd::Missing),
             // What nobody waits for tries no device that is left alone.
-            (Dram::Absent, Some(_)) if !self.device_guard.is_closed() => {
+            (Dram::Absent, Some(_)) if !self.device_guard.is_closed(self.now) => {
                 self.count_barred();
                 self.end_wish(number, WishEnd::Missing);
             }
@@ -182,7 +182,7 @@ impl Shard {
         if ahead.waiting.remove(&number) {
             ahead.promised_bytes -= wish.slot_bytes;
         }
-        (wish.slot_bytes, wish.stage) = (slot.bytes, Stage::Filling(copy));
+        (wish.slot_bytes, wish.stage) = (slot.bytes, WishStage::Filling(copy));
         ahead.by_copy.insert(copy, number);
         ahead.charged_bytes += slot.bytes;
         self.counters.prefetch_bytes_peak = self.counters.prefetch_bytes_peak.max(ahead.charged_bytes);
@@ -219,7 +219,7 @@ impl Shard {
         let is_elsewhere = entry.ssd.residence().is_some() || entry.provenance == Provenance::Peer;
         is_elsewhere
             && !self.prefetches.unused.contains_key(&copy)
-            && self.heard().since(entry.usage.last) > horizon
+            && self.now.since(entry.usage.last) > horizon
             && self.residents.copy(copy).slot.bytes == wanted_bytes
             && is_evictable(&self.residents, self.writes_back(), id)
     }
@@ -306,9 +306,9 @@ impl Shard {
         }
         self.count_end(end);
         match wish.stage {
-            Stage::Waiting => {}
-            Stage::Sought => self.prefetches.to_seek.retain(|other| *other != number),
-            Stage::Filling(copy) => {
+            WishStage::Waiting => {}
+            WishStage::Sought => self.prefetches.to_seek.retain(|other| *other != number),
+            WishStage::Filling(copy) => {
                 self.prefetches.by_copy.remove(&copy);
                 self.prefetches.uncharge(wish.slot_bytes);
                 // One that has just ended is not there any more; the log wants some of them for itself.
@@ -407,8 +407,8 @@ impl Shard {
         {
             self.prefetches.deadlines.remove(&(until, number));
             let has_begun = match self.prefetches.wishes[&number].stage {
-                Stage::Waiting | Stage::Sought => false,
-                Stage::Filling(copy) => self.fills[&copy].stage == FillStage::Reading,
+                WishStage::Waiting | WishStage::Sought => false,
+                WishStage::Filling(copy) => self.fills[&copy].stage == FillStage::Reading,
             };
             if !has_begun {
                 self.end_wish(number, WishEnd::Expired);

@@ -192,10 +192,9 @@ impl Shard {
         let (hash, bytes) = (entry.hash, entry.bytes);
         let is_weighed = self.settings.retention == Retention::Weigh && entry.provenance == Provenance::Peer;
         let sequence = self.put(id, Medium::Dram);
-        let now = self.heard();
         let entry = self.residents.entry_mut(id);
         entry.dram = Dram::Resident { copy, sequence };
-        entry.usage = Usage::new(now);
+        entry.usage = Usage::new(self.now);
         self.policy.insert(id, hash);
         if is_weighed {
             self.fetched.insert(id, hash);
@@ -213,11 +212,10 @@ impl Shard {
     }
 
     pub(super) fn touch(&mut self, id: EntryId) {
-        let now = self.heard();
         let entry = self.residents.entry_mut(id);
         entry.hot = true;
         if matches!(entry.dram, Dram::Resident { .. }) {
-            entry.usage.last = now;
+            entry.usage.last = self.now;
             self.policy.touch(id);
             if self.fetched.contains(id) {
                 self.fetched.touch(id);
@@ -313,13 +311,12 @@ impl Shard {
             return victim;
         }
         let own =
-            OwnBlock { idle: self.heard().since(entry.usage.last), is_safe: entry.ssd.residence().is_some() };
+            OwnBlock { idle: self.now.since(entry.usage.last), is_safe: entry.ssd.residence().is_some() };
         let (residents, writes_back) = (&self.residents, self.writes_back());
         let mut evictable = |id: EntryId| is_evictable(residents, writes_back, id);
         let Some(fetched) = self.fetched.victim(VICTIM_SEARCH_ENTRIES, &mut evictable) else { return victim };
         let usage = self.residents.entry(fetched).usage;
-        let sent =
-            FetchedBlock { age: self.heard().since(usage.since), reuses: usage.uses.saturating_sub(1) };
+        let sent = FetchedBlock { age: self.now.since(usage.since), reuses: usage.uses.saturating_sub(1) };
         match self.settings.retention.leaves(own, sent) {
             Leaves::Own => {
                 self.counters.fetched_kept += 1;

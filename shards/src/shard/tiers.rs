@@ -117,10 +117,10 @@ impl Shard {
                 return Some(order);
             }
         }
-        if self.device_guard.takes_write()
+        if self.device_guard.takes_write(self.now)
             && let Some(order) = self.moves.pop_front()
         {
-            self.device_guard.begin_write(order.id);
+            self.device_guard.begin_write(order.id, self.now);
             return Some(order);
         }
         self.poll_write_back().or_else(|| self.poll_order_ahead())
@@ -146,17 +146,18 @@ impl Shard {
         let placement = fill.placement.expect("what is queued for the device lies on it");
         let arena_offset = self.residents.copy(copy).slot.offset;
         let id = self.begin_transfer(Purpose::Fill(copy));
-        self.device_guard.begin_read(id);
+        self.device_guard.begin_read(id, self.now);
         let (kind, file_offset, checksum) = (OrderKind::Read, placement.offset, None);
         Some(Order { id, kind, arena_offset, file_offset, payload_bytes, checksum })
     }
 
     fn poll_write_back(&mut self) -> Option<Order> {
-        while self.writes_in_flight < self.settings.write_backs_max && self.device_guard.takes_write() {
+        while self.writes_in_flight < self.settings.write_backs_max && self.device_guard.takes_write(self.now)
+        {
             let (entry, ticket) = self.write_queue.pop_front()?;
             match self.begin_write_back(entry, ticket) {
                 Begun::Order(order) => {
-                    self.device_guard.begin_write(order.id);
+                    self.device_guard.begin_write(order.id, self.now);
                     return Some(order);
                 }
                 Begun::NotNeeded => self.finish_write_back(ticket),
@@ -336,7 +337,7 @@ impl Shard {
                 entry.hot = false;
                 entry.ssd = Ssd::Resident { placement, sequence };
                 if self.counters.ssd_residents == 0 {
-                    self.audit.progressed = self.heard();
+                    self.audit.progressed = self.now;
                 }
                 self.counters.ssd_residents += 1;
                 self.counters.ssd_bytes += bytes;
@@ -441,7 +442,7 @@ impl Shard {
             self.reclaims.clear();
             return;
         }
-        if !self.device_guard.takes_write() {
+        if !self.device_guard.takes_write(self.now) {
             return;
         }
         if self.reclaims.is_empty() {
@@ -450,13 +451,13 @@ impl Shard {
                 return;
             }
             self.reclaims.extend(live);
-            self.reclaim_progressed = self.heard();
+            self.reclaim_progressed = self.now;
         }
         let mut eviction = Eviction::Allowed;
         for _ in 0..RECLAIM_SLICE_BLOCKS {
             let Some((id, placement)) = self.reclaims.pop_front() else { break };
             self.reclaimed = true;
-            self.reclaim_progressed = self.heard();
+            self.reclaim_progressed = self.now;
             if self.log.as_ref().expect("checked above").standing(&placement) != Standing::Readable {
                 continue;
             }
@@ -464,7 +465,7 @@ impl Shard {
             match (entry.hot, entry.dram) {
                 (true, Dram::Resident { .. }) => self.move_or_drop(id),
                 // For one write that tries the device nothing is read, so what is hot there goes, too.
-                (true, Dram::Absent) if self.device_guard.is_closed() => {
+                (true, Dram::Absent) if self.device_guard.is_closed(self.now) => {
                     if self.begin_fill(id, placement, FillPurpose::Reinsert, &mut eviction).is_err() {
                         self.drop_from_log(id);
                     }

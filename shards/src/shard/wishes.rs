@@ -41,7 +41,7 @@ impl PrefetchSettings {
 
 /// How far a wish is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum WishStage {
     /// Nothing has been done for it.
     Waiting,
     /// It is looked up whether a peer has it.
@@ -61,7 +61,7 @@ pub(super) struct Wish {
     pub horizon: Duration,
     /// Slot bytes, as far as known before it has a slot.
     pub slot_bytes: u64,
-    pub stage: Stage,
+    pub stage: WishStage,
 }
 
 /// How a wish ends.
@@ -197,7 +197,7 @@ impl Shard {
         let promised = ahead.waiting.iter().map(|number| ahead.wishes[number].slot_bytes).sum::<u64>();
         assert_eq!(ahead.promised_bytes, promised);
         assert!(ahead.by_copy.iter().all(|(copy, number)| {
-            self.fills.contains_key(copy) && ahead.wishes[number].stage == Stage::Filling(*copy)
+            self.fills.contains_key(copy) && ahead.wishes[number].stage == WishStage::Filling(*copy)
         }));
     }
 }

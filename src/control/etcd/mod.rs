@@ -24,7 +24,7 @@ use orbitkv_native::{clock, entropy};
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::coordinator::{Answer, Failure, Header, LeaseId, News, Request};
 use orbitkv_shards::membership::{
-    Alarm, Doubt, Effect, FenceCause, Figures, LookWish, Looked, Membership, Roster, Settings, Standing,
+    Alarm, Doubt, Effect, FenceCause, Figures, LookupDone, LookupWish, Membership, Roster, Settings, Standing,
 };
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId};
@@ -64,7 +64,7 @@ pub trait Lives: Send {
     /// The members, as far as known.
     fn on_members(&mut self, roster: &Roster);
     /// A record that a core waits for has been read.
-    fn on_looked(&mut self, _looked: &Looked) {}
+    fn on_looked_up(&mut self, _done: &LookupDone) {}
     /// The members are not known until the next [`Lives::on_members`].
     fn on_suspended(&mut self, cause: &str);
     /// An operator should know.
@@ -108,7 +108,7 @@ pub enum Heard {
     /// Something contradicts what is known of one.
     Doubt(Doubt),
     /// A record is to be read before its node is asked.
-    Look(LookWish),
+    Lookup(LookupWish),
 }
 
 enum Arrival {
@@ -135,7 +135,7 @@ impl Listener {
 /// Where effects go.
 struct Outlets {
     questions: latest::Sender<Option<(u64, Request)>>,
-    looks: latest::Sender<Option<(u64, Request)>>,
+    lookups: latest::Sender<Option<(u64, Request)>>,
     renewals: latest::Sender<Option<(u64, LeaseId)>>,
     watches: latest::Sender<Option<(u64, u64)>>,
 }
@@ -167,19 +167,19 @@ pub async fn run(
         || Link::new(Arc::clone(&access), Arc::clone(&first_answer), settings.jitter, Arc::clone(&meter));
     let (arrivals, mut arrived) = mpsc::channel(NEWS_MAX);
     let (questions, asked) = latest::channel(None);
-    let (looks, looked) = latest::channel(None);
+    let (lookups, looked_up) = latest::channel(None);
     let (renewals, renewed) = latest::channel(None);
     let (watches, watched) = latest::channel(None);
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(answer_questions(link(), Arc::clone(&space), asked, arrivals.clone()));
-    tasks.spawn(answer_questions(link(), Arc::clone(&space), looked, arrivals.clone()));
+    tasks.spawn(answer_questions(link(), Arc::clone(&space), looked_up, arrivals.clone()));
     tasks.spawn(renew_leases(Renewer::new(link()), renewal_wait, renewed, arrivals.clone()));
     let changed = Arc::new(Notify::new());
     if let Some(follower) = follower {
         tasks.spawn(policy::follow(link(), Arc::clone(&space), follower, Arc::clone(&changed)));
     }
     tasks.spawn(follow_watches(link(), space, watched, arrivals, changed));
-    let outlets = Outlets { questions, looks, renewals, watches };
+    let outlets = Outlets { questions, lookups, renewals, watches };
     let mut late = Lag::of(watch_lag);
     let mut room = Membership::new(settings, now());
     room.on_life_ready(incarnation, now());
@@ -228,7 +228,7 @@ pub async fn run(
             (number, header, news) = late.next() => room.on_news(number, header, news, now()),
             Some(heard) = heard.recv() => match heard {
                 Heard::Doubt(doubt) => room.on_doubt(doubt, now()),
-                Heard::Look(wish) => room.on_look(wish, now()),
+                Heard::Lookup(wish) => room.on_lookup(wish, now()),
             },
             incarnation = begun(&mut beginning) => {
                 beginning = None;
@@ -266,8 +266,8 @@ fn carry_out(room: &mut Membership, outlets: &Outlets, lives: &mut impl Lives) -
             Effect::Ask { number, request } => {
                 outlets.questions.send_replace(Some((number, request)));
             }
-            Effect::Look { number, request } => {
-                outlets.looks.send_replace(Some((number, request)));
+            Effect::Lookup { number, request } => {
+                outlets.lookups.send_replace(Some((number, request)));
             }
             Effect::Renew { number, lease } => {
                 outlets.renewals.send_replace(Some((number, lease)));
@@ -280,7 +280,7 @@ fn carry_out(room: &mut Membership, outlets: &Outlets, lives: &mut impl Lives) -
             Effect::Registered(local) => lives.on_registered(local),
             Effect::Admit { until } => lives.on_admitted(until),
             Effect::Members(roster) => lives.on_members(&roster),
-            Effect::Looked(looked) => lives.on_looked(&looked),
+            Effect::LookedUp(done) => lives.on_looked_up(&done),
             Effect::Suspended(cause) => lives.on_suspended(&cause.to_string()),
             Effect::Alarm(alarm) => lives.on_alarm(&alarm),
             Effect::Withdrawn => withdrawn = true,

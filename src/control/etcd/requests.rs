@@ -66,12 +66,12 @@ async fn carry(
             entries.sort_by_key(|entry| entry.key);
             Ok((header, Answer::Read(Snapshot { revision: header.revision, entries })))
         }
-        Request::Look(node) => {
+        Request::Lookup(node) => {
             let path = space.path(Key::Member(*node));
             meter.count_request(path.len());
             let response = client.get(path, None).await?;
             let found = response.kvs().iter().find_map(|pair| entry(space, pair, meter));
-            Ok((header(response.header())?, Answer::Looked(found)))
+            Ok((header(response.header())?, Answer::LookedUp(found)))
         }
         Request::Grant(length) => {
             meter.count_request(0);

@@ -1,10 +1,11 @@
 //! The requester's side: what the shard seeks is looked up, what it orders is asked for, and what comes is
 //! written where it belongs.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
-use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
+use orbitkv_native::quic::{self, DialRefusal, Endpoint, Purpose, ReadError, ReadState, StreamId};
 use orbitkv_shards::fetcher::{ConnectionId, Fetcher, FetcherEffect, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
@@ -20,9 +21,11 @@ use orbitkv_wire::payload::{
 };
 
 use super::super::close_code;
+use super::super::life::Neighbours;
+use super::links::Link;
 use super::planning::Tried;
 use super::sharing::Reading;
-use super::{Asked, Heard, Link, Payload, PendingDial, Surroundings, WaitingDial, dial};
+use super::{Asked, Heard, Payload, PendingDial, Surroundings, Unasked, WaitingDial};
 
 /// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
 pub(super) const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
@@ -106,9 +109,11 @@ impl Payload {
                     let mut frame = Vec::new();
                     append_authorize(&mut frame, &authorize);
                     let asked = Asked { operation: authorize.operation, tag: authorize.binding.tag() };
-                    match &mut self.looks {
-                        Some(looks) => looks.park(authorize.binding.source.node, (connection, asked, frame)),
-                        None => self.ask(connection, asked, frame, around),
+                    match &mut self.record_lookups {
+                        Some(lookups) if self.fetching.contains_key(&connection) => {
+                            lookups.park(authorize.binding.source.node, (connection, asked, frame));
+                        }
+                        _ => self.ask(connection, asked, frame, around),
                     }
                 }
                 FetcherEffect::Release { connection, operation } => {
@@ -130,6 +135,7 @@ impl Payload {
                     sockets.owe((source.node, source.shard), operation);
                 }
                 FetcherEffect::Close { connection, cause } => {
+                    self.withdraw(|(of, ..)| *of == connection);
                     if let Some(connection) = self.fetching.remove(&connection) {
                         self.part(connection);
                         tracing::debug!(core = self.shard.0, %cause, "a payload connection is closed");
@@ -218,6 +224,14 @@ impl Payload {
         }
     }
 
+    /// Operations that are over before they were asked for.
+    pub(super) fn withdraw(&mut self, is_over: impl Fn(&Unasked) -> bool) {
+        self.unasked.retain(|unasked| !is_over(unasked));
+        if let Some(lookups) = &mut self.record_lookups {
+            lookups.retain(|unasked| !is_over(unasked));
+        }
+    }
+
     /// Says that all of an operation has come, and reads no more of it.
     fn release(&mut self, id: ConnectionId, operation: OperationId, around: &mut Surroundings<'_>) {
         if let Some(asked) = self.leave(id, operation, around) {
@@ -227,7 +241,7 @@ impl Payload {
 
     /// Says that nothing of an operation is wanted. Its stream is read on until its source has heard of it.
     fn cancel(&mut self, id: ConnectionId, operation: OperationId, around: &mut Surroundings<'_>) {
-        self.unasked.retain(|(_, asked, _)| asked.operation != operation);
+        self.withdraw(|(_, asked, _)| asked.operation == operation);
         match self.stream_of(id, operation) {
             Some((_, fetch)) => {
                 fetch.is_cancelled = true;
@@ -270,10 +284,7 @@ impl Payload {
         operation: OperationId,
         around: &mut Surroundings<'_>,
     ) -> Option<Asked> {
-        self.unasked.retain(|(_, asked, _)| asked.operation != operation);
-        if let Some(looks) = &mut self.looks {
-            looks.retain(|(_, asked, _)| asked.operation != operation);
-        }
+        self.withdraw(|(_, asked, _)| asked.operation == operation);
         let (stream, _) = self.stream_of(id, operation)?;
         let &connection = self.fetching.get(&id)?;
         self.drop_stream(connection, stream, around).map(|left| left.asked)
@@ -344,6 +355,18 @@ impl Payload {
         self.fetcher.on_stream_over(id, operation, end);
         read_bytes
     }
+}
+
+/// Dials a payload connection, unless the endpoint has no room for it now.
+fn dial(
+    endpoint: &mut Endpoint,
+    neighbours: &Neighbours,
+    source: &SourceStream,
+    address: SocketAddr,
+    now: Moment,
+) -> Result<quic::ConnectionId, quic::DialRefusal> {
+    let key = neighbours.key_of(source.node).ok_or(quic::DialRefusal::NotAMember)?;
+    endpoint.dial(address, key, Purpose::Payload, now.0)
 }
 
 impl FetchStream {

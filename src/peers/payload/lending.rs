@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use orbitkv_native::arena::Checksum;
 use orbitkv_native::quic::{self, Endpoint, ReadError, ReadState, StreamId};
-use orbitkv_shards::flow::egress::{Egress, Go};
-use orbitkv_shards::grants::{Effect, PayloadConnection, StreamAt};
+use orbitkv_shards::flow::egress::{Egress, SendGrant};
+use orbitkv_shards::grants::Effect;
+use orbitkv_shards::payload_streams::{PayloadConnection, StreamAt};
 use orbitkv_shards::shard::{CHECKSUM_STEP_BYTES, PinId, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::NodeId;
@@ -217,7 +218,7 @@ impl Payload {
     /// Sends payload, who has its turn first, as far as the egress rate and the transport go.
     fn send_in_turn(&mut self, around: &mut Surroundings<'_>) {
         let now = around.now;
-        while let Some(Go { at, bytes_max }) = self.egress.poll(now) {
+        while let Some(SendGrant { at, bytes_max }) = self.egress.poll(now) {
             let stream = StreamId::numbered(at.stream);
             let connection = self.lending.get(&at.connection).copied();
             let link = connection.and_then(|connection| Some((connection, self.links.get_mut(&connection)?)));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use orbitkv_native::quic::{self, Endpoint, FrameReader, StreamId, WriteRefusal};
-use orbitkv_shards::flow::egress::Taken;
+use orbitkv_shards::flow::egress::SendOutcome;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::payload::OperationId;
 
@@ -80,9 +80,9 @@ impl LentStream {
         stream: StreamId,
         endpoint: &mut Endpoint,
         bytes_max: u64,
-    ) -> (u64, Taken) {
+    ) -> (u64, SendOutcome) {
         let mut left_bytes = bytes_max;
-        let mut taken = Taken::All;
+        let mut taken = SendOutcome::All;
         while left_bytes > 0
             && let Some(mut bytes) = self.queue.pop_front()
         {
@@ -94,7 +94,7 @@ impl LentStream {
                 Ok(()) => left_bytes -= length,
                 Err(WriteRefusal::Blocked(bytes)) => {
                     self.queue.push_front(bytes);
-                    taken = Taken::Blocked;
+                    taken = SendOutcome::Blocked;
                     break;
                 }
                 Err(WriteRefusal::Closed) => {

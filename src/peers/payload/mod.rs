@@ -11,40 +11,41 @@
 mod fetching;
 mod lending;
 mod lent_stream;
+mod links;
 mod planning;
 mod settings;
 mod sharing;
 mod sockets;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::entropy;
-use orbitkv_native::quic::{self, Endpoint, Event, Payloads, Purpose, StreamId};
+use orbitkv_native::quic::{self, Endpoint, Payloads, StreamId};
 use orbitkv_shards::fetcher::{self, BreakerStanding, DialId, Fetcher, FetcherFigures, SourceStanding};
 use orbitkv_shards::flow::egress::{Egress, EgressFigures};
 use orbitkv_shards::flow::pacing::Rate;
-use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life, PayloadConnection, StreamAt};
+use orbitkv_shards::grants::{GrantFigures, GrantSettings, Grants, Life};
 use orbitkv_shards::index::Partition;
 use orbitkv_shards::inventory::subscriber::Subscriber;
 use orbitkv_shards::members::Local;
-use orbitkv_shards::membership::{LookPurpose, LookWish, Looked};
+use orbitkv_shards::membership::{LookupDone, LookupPurpose, LookupWish};
+use orbitkv_shards::payload_streams::PayloadConnection;
 use orbitkv_shards::planner::{Mode, Planner, PlannerFigures, PlannerSettings, RouteTrace};
 use orbitkv_shards::resilience::signature;
 use orbitkv_shards::shard::{ChecksumId, Shard};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId, ShardIndex};
-use orbitkv_wire::inventory::{Requester, ResourceSummary, SourceStream};
+use orbitkv_wire::inventory::{ResourceSummary, SourceStream};
 use orbitkv_wire::payload::OperationId;
 
 use super::life::Neighbours;
-use super::looks::LooksFirst;
+use super::lookups::LookupQueue;
 use crate::settings::PeerGuard;
-use fetching::FetchStream;
-use lent_stream::LentStream;
+use links::Link;
 use sharing::Reading;
 
 pub(super) use settings::PayloadSettings;
@@ -98,26 +99,6 @@ pub(super) enum Heard {
     Behind { node: NodeId, incarnation: Incarnation },
 }
 
-/// One payload connection.
-enum Link {
-    /// We lend on it.
-    Lending { id: PayloadConnection, requester: Requester, streams: BTreeMap<StreamId, LentStream> },
-    /// We fetch on it.
-    Fetching {
-        id: fetcher::ConnectionId,
-        source: SourceStream,
-        control: Control,
-        streams: BTreeMap<StreamId, FetchStream>,
-    },
-}
-
-/// The stream for releases and cancels of a connection that we dialled.
-#[derive(Default)]
-struct Control {
-    stream: Option<StreamId>,
-    unsent: VecDeque<Vec<u8>>,
-}
-
 /// Payload connections of one core.
 pub(super) struct Payload {
     shard: ShardIndex,
@@ -150,8 +131,10 @@ pub(super) struct Payload {
     waiting: VecDeque<WaitingDial>,
     /// Operations for which their connection has no stream yet.
     unasked: VecDeque<Unasked>,
+    /// Operations that are not over, at most.
+    unasked_max: usize,
     /// Operations whose source is looked up first, if that is the policy.
-    looks: Option<LooksFirst<Unasked>>,
+    record_lookups: Option<LookupQueue<Unasked>>,
     /// Streams that may have bytes to read, in turn.
     readable: VecDeque<(quic::ConnectionId, StreamId)>,
     /// Places that are not told yet.
@@ -199,7 +182,7 @@ impl Payload {
         sockets: Option<PeerSockets<quic::ConnectionId>>,
         settings: PayloadSettings,
     ) -> Payload {
-        let [_, egress_rate] = settings.rates;
+        let (egress_rate, fetcher) = (settings.rates.egress, settings.fetcher());
         Payload {
             shard,
             loans: Payloads::new(arena.clone(), settings.loans_max()),
@@ -208,7 +191,7 @@ impl Payload {
             egress_rate,
             grants: None,
             egress: Egress::new(egress_rate),
-            fetcher: Fetcher::new(settings.fetcher(), entropy::random_u64()),
+            fetcher: Fetcher::new(fetcher, entropy::random_u64()),
             planner: Planner::new(PlannerSettings { mode: settings.routing, ..PlannerSettings::default() }),
             links: HashMap::new(),
             made: 0,
@@ -221,7 +204,8 @@ impl Payload {
             readings: VecDeque::new(),
             waiting: VecDeque::new(),
             unasked: VecDeque::new(),
-            looks: None,
+            unasked_max: fetcher.connections_max * fetcher.operations_max,
+            record_lookups: None,
             readable: VecDeque::new(),
             held: lending::HeldExtents::default(),
             heard: VecDeque::new(),
@@ -232,17 +216,17 @@ impl Payload {
 
     /// Looks sources up before they are asked.
     pub fn look_up_first(&mut self) {
-        self.looks = Some(LooksFirst::new(self.shard, LookPurpose::Payload));
+        self.record_lookups = Some(LookupQueue::new(self.shard, LookupPurpose::Payload, self.unasked_max));
     }
 
     /// The next record that is to be read.
-    pub fn poll_look(&mut self) -> Option<LookWish> {
-        self.looks.as_mut()?.poll_wish()
+    pub fn poll_lookup(&mut self) -> Option<LookupWish> {
+        self.record_lookups.as_mut()?.poll_wish()
     }
 
     /// A record has been read: what waited for it is asked.
-    pub fn on_looked(&mut self, looked: &Looked) {
-        let released = self.looks.as_mut().map(|looks| looks.release(looked));
+    pub fn on_looked_up(&mut self, done: &LookupDone) {
+        let released = self.record_lookups.as_mut().map(|lookups| lookups.release(done));
         self.unasked.extend(released.unwrap_or_default());
     }
 
@@ -330,9 +314,9 @@ impl Payload {
         }
         self.fetcher.on_fenced();
         self.planner.on_fenced();
-        if let Some(looks) = &mut self.looks {
+        if let Some(lookups) = &mut self.record_lookups {
             // Their connections are closed.
-            looks.give_back();
+            lookups.give_back();
         }
     }
 
@@ -380,113 +364,6 @@ impl Payload {
         self.fetcher.on_membership_invalid();
     }
 
-    /// A payload connection has come to be.
-    pub fn on_connected(
-        &mut self,
-        connection: quic::ConnectionId,
-        origin: quic::Origin,
-        peer: Option<NodeId>,
-        shard: &mut Shard,
-        around: &mut Surroundings<'_>,
-    ) {
-        match (origin, self.dials.remove(&connection)) {
-            (quic::Origin::Dialled, Some(pending)) => {
-                // Nothing is asked before it is known how it will come.
-                match self.join(connection, &pending.source, around) {
-                    true => drop(self.greeted.insert(connection, pending)),
-                    false => self.open(connection, pending, around.now),
-                }
-            }
-            (quic::Origin::Accepted, _) => {
-                self.made += 1;
-                let id = PayloadConnection(self.made);
-                let member = peer.and_then(|node| around.neighbours.map.get(node));
-                let requester =
-                    member.map(|member| Requester { node: member.node, incarnation: member.incarnation });
-                let admitted = requester.zip(self.grants.as_mut()).and_then(|(requester, grants)| {
-                    grants.on_connected(id, requester, shard).ok().map(|()| requester)
-                });
-                match admitted {
-                    Some(requester) => {
-                        let link = Link::Lending { id, requester, streams: BTreeMap::new() };
-                        self.links.insert(connection, link);
-                        self.lending.insert(id, connection);
-                    }
-                    None => {
-                        around.endpoint.close(connection, super::close_code::NOT_A_MEMBER, around.now.0);
-                    }
-                }
-            }
-            (quic::Origin::Dialled, None) => {
-                around.endpoint.close(connection, super::close_code::ENDED, around.now.0);
-            }
-        }
-    }
-
-    /// Something has happened on a connection of payload, other than that it came to be.
-    pub fn on_event(&mut self, event: &Event, shard: &mut Shard, around: &mut Surroundings<'_>) {
-        match *event {
-            Event::Lost { connection, .. } => {
-                let pending = self.dials.remove(&connection).or_else(|| self.greeted.remove(&connection));
-                self.part(connection);
-                match pending {
-                    Some(PendingDial { dial, .. }) => self.fetcher.on_dial_failed(dial, around.now),
-                    None => self.end(connection, shard, around.now),
-                }
-            }
-            Event::StreamOpened { connection, stream } => match self.links.get_mut(&connection) {
-                Some(Link::Lending { streams, .. }) => {
-                    streams.insert(stream, LentStream::default());
-                    self.readable.push_back((connection, stream));
-                }
-                // A source begins no streams.
-                _ => around.endpoint.abandon(connection, stream, super::close_code::NOT_SERVED),
-            },
-            Event::Readable { connection, stream } => self.readable.push_back((connection, stream)),
-            Event::Writable { connection, stream } => self.on_writable(connection, stream, around),
-            Event::Delivered { connection, stream } | Event::Stopped { connection, stream, .. } => {
-                self.on_stream_over(connection, stream, shard, around.endpoint);
-            }
-            Event::StreamsAvailable { .. } | Event::Connected { .. } => {}
-        }
-    }
-
-    /// Nothing more is sent on a stream. Its other half ends too, so that the requester may begin another one.
-    fn on_stream_over(
-        &mut self,
-        connection: quic::ConnectionId,
-        stream: StreamId,
-        shard: &mut Shard,
-        endpoint: &mut Endpoint,
-    ) {
-        let Some(Link::Lending { id, streams, .. }) = self.links.get_mut(&connection) else { return };
-        self.egress.on_over(StreamAt { connection: *id, stream: stream.number() });
-        let unfinished = streams.remove(&stream).and_then(|lent| lent.unfinished());
-        if let (Some(operation), Some(grants)) = (unfinished, &mut self.grants) {
-            grants.on_cancel(*id, operation, shard);
-        }
-        endpoint.abandon(connection, stream, super::close_code::ENDED);
-    }
-
-    /// A connection is no more: the rooms hear it, and what it had is dropped.
-    fn end(&mut self, connection: quic::ConnectionId, shard: &mut Shard, now: Moment) {
-        match self.links.remove(&connection) {
-            Some(Link::Lending { id, streams, .. }) => {
-                self.lending.remove(&id);
-                for stream in streams.into_keys() {
-                    self.egress.on_over(StreamAt { connection: id, stream: stream.number() });
-                }
-                self.grants.as_mut().expect("connections come with grants").on_disconnected(id, shard);
-            }
-            Some(Link::Fetching { id, .. }) => {
-                self.fetching.remove(&id);
-                self.part(connection);
-                self.fetcher.on_closed(id, now);
-            }
-            None => {}
-        }
-    }
-
     /// One slice of everything; true if more is to be done at once, beside what [`Payload::is_reading`]. `is_received`
     /// says whether the endpoint has taken in all that had come.
     pub fn turn(&mut self, is_received: bool, shard: &mut Shard, around: &mut Surroundings<'_>) -> bool {
@@ -529,58 +406,6 @@ impl Payload {
         }
         !self.readable.is_empty()
     }
-
-    fn on_writable(
-        &mut self,
-        connection: quic::ConnectionId,
-        stream: StreamId,
-        around: &mut Surroundings<'_>,
-    ) {
-        match self.links.get_mut(&connection) {
-            // It goes on in its turn.
-            Some(Link::Lending { id, .. }) => {
-                let at = StreamAt { connection: *id, stream: stream.number() };
-                self.egress.on_writable(at, around.now);
-            }
-            Some(Link::Fetching { control, .. }) if control.stream == Some(stream) => {
-                control.send(connection, around.endpoint);
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Control {
-    /// Says something urgent; it waits for a stream if there is none to be had.
-    fn say(&mut self, connection: quic::ConnectionId, frame: Vec<u8>, endpoint: &mut Endpoint) {
-        self.unsent.push_back(frame);
-        if self.stream.is_none() {
-            self.stream = endpoint.open(connection, quic::Priority::Urgent).ok();
-        }
-        self.send(connection, endpoint);
-    }
-
-    fn send(&mut self, connection: quic::ConnectionId, endpoint: &mut Endpoint) {
-        let Some(stream) = self.stream else { return };
-        while let Some(frame) = self.unsent.pop_front() {
-            if let Err(quic::WriteRefusal::Blocked(frame)) = endpoint.write(connection, stream, frame) {
-                self.unsent.push_front(frame.to_vec());
-                return;
-            }
-        }
-    }
-}
-
-/// Dials a payload connection, unless the endpoint has no room for it now.
-fn dial(
-    endpoint: &mut Endpoint,
-    neighbours: &Neighbours,
-    source: &SourceStream,
-    address: SocketAddr,
-    now: Moment,
-) -> Result<quic::ConnectionId, quic::DialRefusal> {
-    let key = neighbours.key_of(source.node).ok_or(quic::DialRefusal::NotAMember)?;
-    endpoint.dial(address, key, Purpose::Payload, now.0)
 }
 
 /// The operation of a stream that we read answers from, and the tag of its frames.

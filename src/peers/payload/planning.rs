@@ -4,7 +4,7 @@
 use orbitkv_shards::fetcher::{Candidate, Order};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
-use orbitkv_shards::planner::{Choice, Load, Preference, Route, Told, Trial, TrialOutcome, Want};
+use orbitkv_shards::planner::{Choice, Load, OwnerEvidence, Preference, Route, Trial, TrialOutcome, Want};
 use orbitkv_shards::residents::CopyId;
 use orbitkv_shards::shard::{FetchOrder, Shard};
 use orbitkv_shards::time::Moment;
@@ -112,13 +112,13 @@ fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> 
 /// The same as ways, with what their sources have said; `known` is that of the sources of this batch so far.
 fn choices(
     candidates: &[Candidate],
-    known: &mut Vec<(SourceStream, Told)>,
+    known: &mut Vec<(SourceStream, OwnerEvidence)>,
     around: &Surroundings<'_>,
 ) -> Vec<Choice> {
     let mut told = |source: SourceStream| match known.iter().find(|(other, _)| *other == source) {
         Some((_, told)) => *told,
         None => {
-            let told = Told {
+            let told = OwnerEvidence {
                 metadata_age: around.subscriber.view_age(&source, around.now),
                 resource: around.subscriber.summary_of(&source, around.now),
             };

@@ -1,12 +1,11 @@
 //! Bounds of a core's payload.
 
 use orbitkv_shards::fetcher::FetcherSettings;
-use orbitkv_shards::flow::pacing::Rate;
 use orbitkv_shards::planner::Mode;
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 
 use crate::peers::settings::PAYLOAD_CONNECTIONS_PLANNED;
-use crate::settings::PeerGuard;
+use crate::settings::{PeerGuard, PeerRates};
 
 /// Share of the arena that is lent at most; the room's own bound is the same (chapter 3.2).
 const LENT_SHARE: u64 = 4;
@@ -20,8 +19,8 @@ pub struct PayloadSettings {
     pub window_bytes: u64,
     /// As much of what nobody waits for.
     pub background_bytes_max: u64,
-    /// Payload bytes a second that are asked for over the network, and that are sent, if a rate bounds them.
-    pub rates: [Option<Rate>; 2],
+    /// How fast it may go over the network.
+    pub rates: PeerRates,
     /// How it is chosen who is asked.
     pub routing: Mode,
     /// How peers that fail are treated.
@@ -37,13 +36,12 @@ impl PayloadSettings {
     /// Bounds of what is brought.
     pub fn fetcher(&self) -> FetcherSettings {
         let PeerGuard { call_budget, guard } = self.guard;
-        let [receive_rate, _] = self.rates;
         FetcherSettings {
             // As many as have room at once; a source that is needed more takes the place of an idle one.
             connections_max: PAYLOAD_CONNECTIONS_PLANNED as usize,
             bytes_max: self.window_bytes,
             source_bytes_max: self.window_bytes / 2,
-            rate: receive_rate,
+            rate: self.rates.receive,
             background_bytes_max: self.background_bytes_max,
             stall_wait: call_budget,
             guard,

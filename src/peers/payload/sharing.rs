@@ -14,8 +14,9 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::OperationId;
 
+use super::links::{Control, Link};
 use super::sockets::{Heard, REQUESTER_PROOF, SOURCE_PROOF, socket_path};
-use super::{Link, Payload, PendingDial, Surroundings};
+use super::{Payload, PendingDial, Surroundings};
 
 /// Bytes of a step, before each of which it is asked whether it may still be read (chapter 3.3).
 const STEP_BYTES: u64 = 64 * 1024;
@@ -152,7 +153,7 @@ impl Payload {
         let link = Link::Fetching {
             id,
             source,
-            control: super::Control::default(),
+            control: Control::default(),
             streams: std::collections::BTreeMap::new(),
         };
         self.links.insert(connection, link);

@@ -10,7 +10,7 @@ fn flags() -> Policy {
         failed_percent: 33,
         window_calls: 7,
         open_for: 3 * SECOND,
-        extra_per_mille: 440,
+        extra_permille: 440,
         extra_burst: 5,
     };
     Policy {
@@ -56,7 +56,7 @@ fn each_setting_is_laid_over_its_flag_and_no_other() {
         ("coalesce", "0s", |p| p.coalesce = Duration::ZERO),
         ("coalesce", "5ms", |p| p.coalesce = Duration::from_millis(5)),
         ("log", "trace", |p| p.log = Some(LogLevel::Trace)),
-        ("retry-percent", "100", |p| p.guard.guard.extra_per_mille = 1_000),
+        ("retry-percent", "100", |p| p.guard.guard.extra_permille = 1_000),
         ("route-policy", "executed", |p| p.routing = Mode::Executed),
         ("route-policy", "shadow", |p| p.routing = Mode::Shadow),
     ];

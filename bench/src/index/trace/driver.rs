@@ -117,7 +117,7 @@ pub fn measure<I: Indexer>(
     }
     std::hint::black_box(found);
     latencies.sort_unstable();
-    let quantile = |per_mille: usize| latencies[(latencies.len() - 1) * per_mille / 1_000] as f64 / 1e3;
+    let quantile = |permille: usize| latencies[(latencies.len() - 1) * permille / 1_000] as f64 / 1e3;
     json!({
         "rows": stream.rows,
         "events": stream.events.len(),

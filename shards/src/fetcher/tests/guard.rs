@@ -8,6 +8,7 @@ use orbitkv_wire::identity::{Medium, Sequence};
 use orbitkv_wire::payload::{Answer, Attempt, Refusal};
 
 use super::rig::*;
+use crate::dice::Dice;
 use crate::fetcher::*;
 use crate::resilience::breaker::{Change, Phase};
 use crate::time::Moment;
@@ -462,12 +463,8 @@ fn law(log: &[(Moment, Event)], window: usize, pause: Duration, now: Moment) -> 
 fn a_source_is_left_alone_as_the_law_says() {
     let (mut opens, mut leaves) = (0, 0);
     for seed in 0..60u64 {
-        let mut state = seed;
-        let mut roll = |sides: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % sides
-        };
-        let window = 2 + roll(6) as usize;
+        let mut dice = Dice(seed);
+        let window = 2 + dice.roll(6) as usize;
         let settings =
             FetcherSettings { residences_max: 1, operations_max: 64, ..guarded(window as u32, 50) };
         let settings = FetcherSettings { stall_wait: Duration::from_secs(60), ..settings };
@@ -477,8 +474,8 @@ fn a_source_is_left_alone_as_the_law_says() {
         rig.connect();
         let mut is_connected = false;
         for copy in 0..400 {
-            rig.pass(1 + roll(9));
-            match roll(3) {
+            rig.pass(1 + dice.roll(9));
+            match dice.roll(3) {
                 0 => {
                     let (stand, expected) = law(&log, window, Duration::from_millis(50), rig.now);
                     let before = rig.operations("a").len();
@@ -505,8 +502,8 @@ fn a_source_is_left_alone_as_the_law_says() {
                     if out.is_empty() {
                         continue;
                     }
-                    let call = out[roll(out.len() as u64) as usize];
-                    let is_failure = roll(10) < 3 + 4 * (copy as u64 / 60 % 2);
+                    let call = out[dice.roll(out.len() as u64) as usize];
+                    let is_failure = dice.roll(10) < 3 + 4 * (copy as u64 / 60 % 2);
                     match is_failure {
                         true => rig.stream_over(call, RESET),
                         false => {

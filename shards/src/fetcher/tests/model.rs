@@ -12,6 +12,7 @@ use orbitkv_wire::payload::{Answer, Authorize, FailureCause, FromSource, Operati
 
 use super::rig::{ORIGIN, local, member, node};
 use super::streams::*;
+use crate::dice::Dice;
 use crate::fetcher::*;
 use crate::flow::pressure::UNMEASURED;
 use crate::members::MemberMap;
@@ -400,7 +401,7 @@ impl World {
         let key = key_of(&stream.authorize.residences[usize::from(index)].block);
         if !self.honest && self.dice.one_in(12) {
             let cause =
-                self.dice.pick(&[FailureCause::Corrupt, FailureCause::DeviceError, FailureCause::Ended]);
+                self.dice.pick([FailureCause::Corrupt, FailureCause::DeviceError, FailureCause::Ended]);
             return self.say(number, FromSource::Failed { index, cause: cause.unwrap() });
         }
         let mut sends = truth(key);
@@ -475,7 +476,7 @@ impl World {
     fn end_cancelled(&mut self) {
         let cancelled = self.streams.iter().filter(|(_, stream)| stream.is_cancelled);
         let cancelled: Vec<u64> = cancelled.map(|(number, _)| *number).collect();
-        if let Some(number) = self.dice.pick(&cancelled) {
+        if let Some(number) = self.dice.pick(cancelled) {
             self.end_stream(number);
         }
     }
@@ -533,7 +534,7 @@ impl World {
 
     fn lose_connection(&mut self) {
         let connections: Vec<_> = self.connections.keys().copied().collect();
-        let Some(connection) = self.dice.pick(&connections) else { return };
+        let Some(connection) = self.dice.pick(connections) else { return };
         self.connections.remove(&connection);
         self.streams.retain(|_, stream| stream.connection != connection);
         self.room.on_closed(connection, self.now);
@@ -542,7 +543,7 @@ impl World {
     /// A peer socket breaks, or is there again.
     fn change_sharing(&mut self) {
         let connections: Vec<_> = self.connections.keys().copied().collect();
-        let Some(connection) = self.dice.pick(&connections) else { return };
+        let Some(connection) = self.dice.pick(connections) else { return };
         match self.dice.one_in(2) {
             true => self.room.on_unshared(connection),
             false => self.room.on_shared(connection),
@@ -552,7 +553,7 @@ impl World {
 
     fn cancel(&mut self) {
         let begun: Vec<_> = self.begun.keys().copied().collect();
-        let Some(copy) = self.dice.pick(&begun) else { return };
+        let Some(copy) = self.dice.pick(begun) else { return };
         // It may have ended by an effect that nobody took yet: effects are taken first.
         self.take_effects();
         if let Some(begun) = self.begun.get_mut(&copy) {
@@ -565,7 +566,7 @@ impl World {
 
     fn act(&mut self) {
         let streams: Vec<_> = self.streams.keys().copied().collect();
-        let stream = self.dice.pick(&streams);
+        let stream = self.dice.pick(streams);
         match (self.dice.roll(40), stream) {
             (0..8, _) => self.begin(),
             (8..11, _) => self.answer_dial(),

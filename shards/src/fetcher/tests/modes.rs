@@ -5,6 +5,7 @@ use std::time::Duration;
 use orbitkv_wire::payload::Answer;
 
 use super::rig::*;
+use crate::dice::Dice;
 use crate::fetcher::*;
 use crate::resilience::signature::Mode;
 
@@ -85,16 +86,12 @@ fn every_mix_has_the_name_that_its_ends_spell() {
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..12u64 {
         let (mut rig, mut ends) = (rig(), Vec::new());
-        let mut dice = seed;
-        let mut roll = |sides: u64| {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (dice >> 33) % sides
-        };
+        let mut dice = Dice(seed);
         for stretch in 0..6u32 {
-            let usual = [End::Served, End::Gone, End::Reset, End::Silent][roll(4) as usize];
+            let usual = [End::Served, End::Gone, End::Reset, End::Silent][dice.roll(4) as usize];
             for copy in 0..20 {
-                let other = [End::Served, End::Gone, End::Reset, End::Silent][roll(4) as usize];
-                let end = if roll(6) == 0 { other } else { usual };
+                let other = [End::Served, End::Gone, End::Reset, End::Silent][dice.roll(4) as usize];
+                let end = if dice.roll(6) == 0 { other } else { usual };
                 call(&mut rig, 20 * stretch + copy, end);
                 ends.push(end);
                 assert_eq!(mode(&rig), name(&ends), "after {ends:?}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use orbitkv_wire::engine::answers::BlockOutcome;
 
 use super::rig::*;
+use crate::dice::Dice;
 use crate::fetcher::*;
 use crate::resilience::breaker::Phase;
 
@@ -119,32 +120,28 @@ fn a_probe_that_waits_goes_with_the_others_once_there_are_no_breakers() {
 fn no_change_of_settings_breaks_a_law() {
     let (mut changes, mut opens) = (0, 0);
     for seed in 0..200u64 {
-        let mut state = seed;
-        let mut roll = |sides: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % sides
-        };
+        let mut dice = Dice(seed);
         let mut rig = with(100, guard(50, 3));
         for copy in 0..150 {
-            match roll(8) {
+            match dice.roll(8) {
                 0 | 1 => rig.begin(copy, &[at("a"), at("b")]),
-                2 => rig.pass(1 + roll(40)),
+                2 => rig.pass(1 + dice.roll(40)),
                 3 => rig.connect(),
-                4 if rig.connections.values().any(|source| source.node == node("a")) && roll(4) == 0 => {
+                4 if rig.connections.values().any(|source| source.node == node("a")) && dice.roll(4) == 0 => {
                     rig.lose("a")
                 }
                 5 => {
-                    let off = [0, 50, 80][roll(3) as usize];
-                    let open_for = milliseconds(1 + roll(60));
-                    let guard = GuardSettings { open_for, ..guard(off, 1 + roll(4) as u32) };
-                    rig.room.retune(milliseconds(10 + roll(200)), guard);
+                    let off = [0, 50, 80][dice.roll(3) as usize];
+                    let open_for = milliseconds(1 + dice.roll(60));
+                    let guard = GuardSettings { open_for, ..guard(off, 1 + dice.roll(4) as u32) };
+                    rig.room.retune(milliseconds(10 + dice.roll(200)), guard);
                     rig.step();
                     changes += 1;
                 }
                 _ => {
                     let out = rig.operations("a");
                     let Some(&call) = out.first() else { continue };
-                    match roll(3) {
+                    match dice.roll(3) {
                         0 => {
                             rig.grant_all(call);
                             rig.serve_if_due(call, 0);

@@ -3,31 +3,11 @@
 use orbitkv_wire::identity::BlockHash;
 use orbitkv_wire::payload::Authorize;
 
+use crate::dice::Dice;
 use crate::fetcher::ConnectionId;
 
 /// Bytes of a slot, and of the largest block.
 pub const SLOT: usize = 64;
-
-/// Numbers that look random and are the same in every run.
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
-    }
-
-    pub fn one_in(&mut self, sides: u64) -> bool {
-        self.roll(sides) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { Some(of[self.roll(of.len() as u64) as usize]) }
-    }
-}
 
 /// The only right bytes of a block.
 pub fn truth(key: u64) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Dice;
+use crate::dice::Dice;
 use crate::flow::credits::Credits;
 
 #[test]

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use orbitkv_wire::identity::NodeId;
 
-use super::{Dice, Sendings};
+use super::Sendings;
+use crate::dice::Dice;
+use crate::flow::PIECE_WAIT;
 use crate::flow::egress::*;
-use crate::flow::fair::{AGE_MAX, LEAD_PIECES};
+use crate::flow::fair::LEAD_PIECES;
 use crate::flow::pacing::Rate;
-use crate::grants::{PayloadConnection, StreamAt};
+use crate::payload_streams::{PayloadConnection, StreamAt};
 use crate::time::Moment;
 
 const MIB: u64 = 1 << 20;
@@ -79,7 +81,7 @@ impl Model {
             .filter(|(_, stream)| self.served[&stream.node] <= least + LEAD_PIECES * piece)
             .collect();
         self.reached = self.reached.max(least);
-        let aged = question.iter().filter(|(_, stream)| now.since(stream.since) >= AGE_MAX);
+        let aged = question.iter().filter(|(_, stream)| now.since(stream.since) >= PIECE_WAIT);
         if let Some((number, _)) = aged.min_by_key(|(_, stream)| (stream.since, stream.arrived)) {
             return Some(**number);
         }
@@ -146,7 +148,7 @@ impl World {
 
     /// Sends what may go now.
     fn send(&mut self) {
-        while let Some(Go { at: went, bytes_max }) = self.egress.poll(self.now) {
+        while let Some(SendGrant { at: went, bytes_max }) = self.egress.poll(self.now) {
             let piece = piece_bytes(self.rate);
             let expected = self.model.next(piece, self.now).expect("something waits");
             assert_eq!(went, at(expected), "the next by looking at all");
@@ -155,15 +157,15 @@ impl World {
             self.longest = self.longest.max(self.now.since(stream.since));
             let most = bytes_max.min(stream.waiting);
             let (bytes, taken) = match self.dice.roll(12) {
-                0 => (self.dice.roll(most + 1), Taken::Blocked),
-                _ => (most, Taken::All),
+                0 => (self.dice.roll(most + 1), SendOutcome::Blocked),
+                _ => (most, SendOutcome::All),
             };
             self.sent.note(self.now.0, bytes);
             stream.waiting -= bytes;
             if bytes > 0 {
                 stream.since = self.now;
             }
-            stream.is_blocked = taken == Taken::Blocked && stream.waiting > 0;
+            stream.is_blocked = taken == SendOutcome::Blocked && stream.waiting > 0;
             *self.model.served.get_mut(&stream.node).unwrap() += bytes;
             if stream.waiting == 0 {
                 self.model.streams.remove(&expected);
@@ -241,12 +243,12 @@ fn busy(rate: Rate, streams: &[(u64, u64)], seconds: u64) -> (BTreeMap<u64, u64>
     }
     let end = now + Duration::from_secs(seconds);
     while now < end {
-        while let Some(Go { at: went, bytes_max }) = egress.poll(now) {
+        while let Some(SendGrant { at: went, bytes_max }) = egress.poll(now) {
             let waited = now.since(since[&went.stream]);
             longest = longest.max(waited);
             since.insert(went.stream, now);
             *nodes.get_mut(&streams[went.stream as usize].0).unwrap() += bytes_max;
-            egress.on_sent(went, bytes_max, Taken::All, now);
+            egress.on_sent(went, bytes_max, SendOutcome::All, now);
             most_ahead = most_ahead.max(nodes.values().max().unwrap() - nodes.values().min().unwrap());
         }
         // A core that is late now and then.
@@ -283,7 +285,7 @@ fn no_stream_waits_for_longer_than_its_age_and_a_round_of_pieces() {
         let own = streams.len() as u64 / nodes + 1;
         let pieces = nodes * (own + LEAD_PIECES + 1) + 1;
         let late = Duration::from_millis(3) + rate.time_for(rate.burst_bytes());
-        let bound = AGE_MAX + rate.time_for(pieces * piece_bytes(rate)) + late;
+        let bound = PIECE_WAIT + rate.time_for(pieces * piece_bytes(rate)) + late;
         assert!(longest <= bound, "{longest:?} at {rate:?}, and {bound:?} may be");
     }
 }
@@ -295,8 +297,8 @@ fn who_is_due_first_goes_first_then_who_has_least_left() {
     // The burst is spent.
     let now = Moment(MS);
     egress.on_queued(at(9), node(0), now, rate.burst_bytes(), now);
-    while let Some(Go { at: went, bytes_max }) = egress.poll(now) {
-        egress.on_sent(went, bytes_max.min(egress.figures().waiting_bytes), Taken::All, now);
+    while let Some(SendGrant { at: went, bytes_max }) = egress.poll(now) {
+        egress.on_sent(went, bytes_max.min(egress.figures().waiting_bytes), SendOutcome::All, now);
     }
     let due = |left_ms| now + Duration::from_millis(left_ms);
     for (stream, left_ms, bytes) in [(1, 5_000, 10), (2, 400, 3_000), (3, 400, 2_000), (4, 900, 1)] {
@@ -305,9 +307,9 @@ fn who_is_due_first_goes_first_then_who_has_least_left() {
     assert_eq!(egress.poll(now), None, "the burst is spent");
     let later = egress.next_deadline().expect("it comes back");
     let order: Vec<u64> = std::iter::from_fn(|| {
-        let Go { at: went, bytes_max } = egress.poll(later)?;
+        let SendGrant { at: went, bytes_max } = egress.poll(later)?;
         let bytes = [0, 10, 3_000, 2_000, 1][went.stream as usize];
-        egress.on_sent(went, bytes.min(bytes_max), Taken::All, later);
+        egress.on_sent(went, bytes.min(bytes_max), SendOutcome::All, later);
         Some(went.stream)
     })
     .collect();
@@ -326,10 +328,10 @@ fn what_is_taken_back_has_cost_nothing() {
     // The whole burst is still there.
     egress.on_queued(at(2), node(0), Moment(u64::MAX), rate.burst_bytes(), Moment(0));
     let mut sent = 0;
-    while let Some(Go { at: went, bytes_max }) = egress.poll(Moment(0)) {
+    while let Some(SendGrant { at: went, bytes_max }) = egress.poll(Moment(0)) {
         let bytes = bytes_max.min(rate.burst_bytes() - sent);
         sent += bytes;
-        egress.on_sent(went, bytes, Taken::All, Moment(0));
+        egress.on_sent(went, bytes, SendOutcome::All, Moment(0));
     }
     assert_eq!(sent, rate.burst_bytes());
 }
@@ -345,13 +347,13 @@ fn without_a_rate_all_goes_the_most_urgent_first_in_order_of_arrival() {
     egress.on_queued(at(1), node(1), due(9_000), 5, now);
     egress.on_over(at(4));
     let mut order = Vec::new();
-    while let Some(Go { at: went, bytes_max }) = egress.poll(now) {
+    while let Some(SendGrant { at: went, bytes_max }) = egress.poll(now) {
         assert_eq!(bytes_max, u64::MAX, "the transport's windows are the bound");
         order.push(went.stream);
         let bytes = if went.stream == 1 { 70 * MIB + 5 } else { 70 * MIB };
         match went.stream {
-            2 => egress.on_sent(went, MIB, Taken::Blocked, now),
-            _ => egress.on_sent(went, bytes, Taken::All, now),
+            2 => egress.on_sent(went, MIB, SendOutcome::Blocked, now),
+            _ => egress.on_sent(went, bytes, SendOutcome::All, now),
         }
     }
     assert_eq!(order, [3, 5, 2, 1, 6]);
@@ -359,8 +361,8 @@ fn without_a_rate_all_goes_the_most_urgent_first_in_order_of_arrival() {
     // What the transport had no window for goes on when it has.
     egress.on_writable(at(2), now);
     egress.on_writable(at(6), now);
-    assert_eq!(egress.poll(now).map(|go| go.at.stream), Some(2));
-    egress.on_sent(at(2), 69 * MIB, Taken::All, now);
+    assert_eq!(egress.poll(now).map(|grant| grant.at.stream), Some(2));
+    egress.on_sent(at(2), 69 * MIB, SendOutcome::All, now);
     let figures = egress.figures();
     assert_eq!((figures.waiting_bytes, figures.waiting_streams, figures.paced), (0, 0, Duration::ZERO));
     assert_eq!(figures.sent_bytes, 5 * 70 * MIB + 5);

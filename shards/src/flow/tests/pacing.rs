@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Dice, Sendings};
+use super::Sendings;
+use crate::dice::Dice;
 use crate::flow::pacing::*;
 use crate::time::Moment;
 
@@ -27,7 +28,7 @@ fn shares_of_a_rate_add_up_to_it() {
 fn no_span_of_time_has_more_than_its_rate_and_a_burst() {
     for seed in 0..60 {
         let mut dice = Dice(seed);
-        let bytes = RATE_MIN + dice.size(37);
+        let bytes = RATE_BYTES_PER_SECOND_MIN + dice.size(37);
         let mut pacer = Pacer::new(rate(bytes));
         let burst = rate(bytes).burst_bytes();
         let (mut now, mut sent) = (dice.roll(1 << 40), Sendings::default());
@@ -49,7 +50,7 @@ fn no_span_of_time_has_more_than_its_rate_and_a_burst() {
 
 #[test]
 fn who_takes_what_there_is_gets_all_of_the_rate() {
-    for (seed, bytes) in [(1, RATE_MIN), (2, 8 << 20), (3, 1_234_567), (4, 12_500_000_000)] {
+    for (seed, bytes) in [(1, RATE_BYTES_PER_SECOND_MIN), (2, 8 << 20), (3, 1_234_567), (4, 12_500_000_000)] {
         let mut dice = Dice(seed);
         let mut pacer = Pacer::new(rate(bytes));
         let burst = rate(bytes).burst_bytes();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Dice;
+use crate::dice::Dice;
 use crate::flow::pacing::Rate;
 use crate::flow::pressure::*;
 use crate::time::Moment;

@@ -4,8 +4,9 @@
 use orbitkv_wire::identity::*;
 use orbitkv_wire::payload::*;
 
-use super::super::{Effect, PayloadConnection};
+use super::super::Effect;
 use super::rig::*;
+use crate::payload_streams::PayloadConnection;
 use crate::shard::tests::rig::{DRAM, KIB};
 
 const BLOCK: u64 = 64 * KIB;

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use orbitkv_wire::identity::*;
 use orbitkv_wire::payload::*;
 
-use super::super::{Effect, Life, PayloadConnection};
+use super::super::{Effect, Life};
 use super::rig::*;
+use crate::dice::Dice;
+use crate::payload_streams::PayloadConnection;
 use crate::shard::tests::rig::{Fault, KIB, PAGE, digest, holder, padded, settings};
 use crate::shard::{Command, Key};
 
@@ -16,24 +18,8 @@ const CASES: u64 = 300;
 const STEPS: u64 = 400;
 const SIZES: [u64; 4] = [16 * KIB, 64 * KIB, 100_001, 192 * KIB + 1];
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ word >> 31) % bound
-    }
-
-    fn pick<T: Copy>(&mut self, from: impl Iterator<Item = T>) -> Option<T> {
-        let all: Vec<T> = from.collect();
-        (!all.is_empty()).then(|| all[self.below(all.len() as u64) as usize])
-    }
-}
-
 struct Case {
-    random: Random,
+    dice: Dice,
     rig: GrantRig,
     /// Connection and life of each peer.
     peers: [(u64, u8); 3],
@@ -42,7 +28,7 @@ struct Case {
     /// The reader of each peer that joined last.
     readers: [u64; 3],
     tokens: u128,
-    errors_per_mille: u64,
+    errors_permille: u64,
     seen: BTreeMap<&'static str, u64>,
 }
 
@@ -58,24 +44,24 @@ impl Drop for Named {
 
 fn one_case(number: u64) -> BTreeMap<&'static str, u64> {
     let _named = Named(number);
-    let mut random = Random(number.wrapping_mul(0x51_7c_c1_b7_27_22_0a_95));
-    let ssd_bytes = [0, 3 * 1024 * KIB, 8 * 1024 * KIB][random.below(3) as usize];
-    let shard = settings(2 + random.below(3), ssd_bytes);
+    let mut dice = Dice(number.wrapping_mul(0x51_7c_c1_b7_27_22_0a_95));
+    let ssd_bytes = [0, 3 * 1024 * KIB, 8 * 1024 * KIB][dice.roll(3) as usize];
+    let shard = settings(2 + dice.roll(3), ssd_bytes);
     let mut bounds = grant_settings(shard.slab.bytes);
-    if random.below(2) == 0 {
+    if dice.roll(2) == 0 {
         bounds.bytes_per_node_max = 500 * KIB;
         bounds.pins_per_node_max = 6;
     }
-    let errors_per_mille = [0, 0, 60, 400][random.below(4) as usize];
+    let errors_permille = [0, 0, 60, 400][dice.roll(4) as usize];
     let mut case = Case {
-        random,
+        dice,
         rig: GrantRig::new(shard, bounds),
         peers: [(0, 1); 3],
         connections: 0,
         processes: 0,
         readers: [0; 3],
         tokens: 0,
-        errors_per_mille,
+        errors_permille,
         seen: BTreeMap::new(),
     };
     for peer in 0..3 {
@@ -107,7 +93,7 @@ impl Case {
     }
 
     fn peer(&mut self) -> usize {
-        self.random.below(3) as usize
+        self.dice.roll(3) as usize
     }
 
     fn connection(&mut self) -> PayloadConnection {
@@ -117,22 +103,22 @@ impl Case {
 
     fn some_operation(&mut self) -> OperationId {
         // Some have not come yet.
-        let number = self.rig.numbers.saturating_sub(self.random.below(12)) + 1;
+        let number = self.rig.numbers.saturating_sub(self.dice.roll(12)) + 1;
         OperationId { origin: 5, number }
     }
 
     fn name(&mut self) -> (u8, u8) {
-        (self.random.below(2) as u8, self.random.below(14) as u8)
+        (self.dice.roll(2) as u8, self.dice.roll(14) as u8)
     }
 
     fn step(&mut self) {
-        match self.random.below(100) {
+        match self.dice.roll(100) {
             0..16 => {
-                let ((namespace, number), size) = (self.name(), self.random.below(4));
+                let ((namespace, number), size) = (self.name(), self.dice.roll(4));
                 self.rig.save(namespace, number, SIZES[size as usize]);
             }
             16..22 => {
-                let ((namespace, number), media) = (self.name(), 1 + self.random.below(3) as u8);
+                let ((namespace, number), media) = (self.name(), 1 + self.dice.roll(3) as u8);
                 self.rig.evict(namespace, number, media);
             }
             22..26 => self.acquire(),
@@ -153,7 +139,7 @@ impl Case {
             }
             92..95 => self.let_go(),
             95..97 => {
-                let milliseconds = self.random.below(4_000);
+                let milliseconds = self.dice.roll(4_000);
                 self.rig.pass(milliseconds);
             }
             97 => self.lose_connection(),
@@ -172,25 +158,25 @@ impl Case {
         self.tokens += 1;
         let holder = holder(self.tokens, 1, 1);
         self.rig.rig.submit(Command::Acquire { holder, namespaces: vec![digest], keys });
-        if self.random.below(3) > 0 {
+        if self.dice.roll(3) > 0 {
             let release = Command::Release { token: holder.token, connection: holder.connection };
             self.rig.rig.submit(release);
         }
-        if self.random.below(4) == 0 {
+        if self.dice.roll(4) == 0 {
             self.rig.rig.submit(Command::Gone { connection: holder.connection });
         }
     }
 
     fn wanted(&mut self) -> ExactResidence {
         let (namespace, number) = self.name();
-        let medium = Medium::ALL[self.random.below(2) as usize];
+        let medium = Medium::ALL[self.dice.roll(2) as usize];
         let live = self.rig.live(namespace, number, medium);
-        let past = self.random.pick(self.rig.stays.values().map(|stay| stay.residence));
+        let past = self.dice.pick(self.rig.stays.values().map(|stay| stay.residence));
         let (name, group, block) = block(namespace, number);
         let head = self.rig.rig.shard.head().0;
-        let sequence = Sequence(1 + self.random.below(head + 3));
+        let sequence = Sequence(1 + self.dice.roll(head + 3));
         let invented = ExactResidence { namespace: name, group, block, medium, sequence };
-        match self.random.below(10) {
+        match self.dice.roll(10) {
             0..7 => live.or(past).unwrap_or(invented),
             7 => past.unwrap_or(invented),
             8 => invented,
@@ -200,7 +186,7 @@ impl Case {
 
     fn authorize(&mut self) {
         let mut wanted: Vec<ExactResidence> = Vec::new();
-        for _ in 0..=self.random.below(5) {
+        for _ in 0..=self.dice.roll(5) {
             let next = self.wanted();
             let place = |of: &ExactResidence| (of.namespace, of.group, of.block, of.medium);
             if wanted.iter().all(|other| place(other) != place(&next)) {
@@ -208,7 +194,7 @@ impl Case {
             }
         }
         let peer = self.peer();
-        let transport = Transport::ALL[self.random.below(2) as usize];
+        let transport = Transport::ALL[self.dice.roll(2) as usize];
         // Evictions of this very request end residences that come later in it.
         let before: Vec<Option<Answer>> = wanted.iter().map(|wanted| self.rig.truth(wanted)).collect();
         let room = self.room(peer, transport);
@@ -285,8 +271,8 @@ impl Case {
         if let Some(order) = self.rig.rig.shard.poll_checksum() {
             self.rig.sums.push(order);
         }
-        if !self.rig.sums.is_empty() && self.random.below(3) > 0 {
-            let index = self.random.below(self.rig.sums.len() as u64) as usize;
+        if !self.rig.sums.is_empty() && self.dice.roll(3) > 0 {
+            let index = self.dice.roll(self.rig.sums.len() as u64) as usize;
             let wanted = self.rig.rig.shard.is_checksum_wanted(self.rig.sums[index].id);
             self.rig.finish_sum(index);
             self.count(if wanted { "summed" } else { "sum dropped" });
@@ -301,23 +287,23 @@ impl Case {
             self.rig.rig.shard.step();
             return;
         }
-        let index = self.random.below(self.rig.rig.flights.len() as u64) as usize;
-        let fault = match self.random.below(1_000) < self.errors_per_mille {
-            true => [Fault::Error, Fault::Short, Fault::Flipped][self.random.below(3) as usize],
+        let index = self.dice.roll(self.rig.rig.flights.len() as u64) as usize;
+        let fault = match self.dice.roll(1_000) < self.errors_permille {
+            true => [Fault::Error, Fault::Short, Fault::Flipped][self.dice.roll(3) as usize],
             false => Fault::None,
         };
         self.rig.rig.complete(index, fault);
     }
 
     fn drain(&mut self) {
-        if let Some(loan) = self.random.pick(self.rig.loans.keys().copied()) {
+        if let Some(loan) = self.dice.pick(self.rig.loans.keys().copied()) {
             self.rig.drain(loan);
             self.count("drained");
         }
     }
 
     fn let_go(&mut self) {
-        let Some((operation, _)) = self.random.pick(self.rig.extents.keys().copied()) else { return };
+        let Some((operation, _)) = self.dice.pick(self.rig.extents.keys().copied()) else { return };
         let peer = (0..3).find(|&peer| node(peer) == self.rig.operations[&operation].0).expect("a peer's");
         // From whatever process of the node: after a reconnect it is known by another.
         let process = self.processes;
@@ -331,7 +317,7 @@ impl Case {
         let peer = self.peer();
         let connection = PayloadConnection(self.peers[peer].0);
         self.rig.on(|grants, shard| grants.on_disconnected(connection, shard));
-        if self.random.below(2) == 0 {
+        if self.dice.roll(2) == 0 {
             self.peers[peer].1 += 1;
         }
         self.connect(peer);
@@ -340,7 +326,7 @@ impl Case {
     fn lose_reader(&mut self) {
         let peer = self.peer();
         let lost = reader(peer as u8, self.readers[peer]);
-        if self.random.below(2) == 0 {
+        if self.dice.roll(2) == 0 {
             // A closed socket proves nothing.
             self.rig.grants.on_reader_left(&lost);
         } else {
@@ -352,13 +338,13 @@ impl Case {
             self.rig.on(|grants, shard| grants.on_reader_dead(&lost, shard));
             self.count("reader dead");
         }
-        if self.random.below(4) > 0 {
+        if self.dice.roll(4) > 0 {
             self.join(peer);
         }
     }
 
     fn lose_life(&mut self) {
-        if self.random.below(2) == 0 {
+        if self.dice.roll(2) == 0 {
             self.rig.life = match self.rig.life {
                 Life::Fenced => Life::Serving { epoch: EPOCH, incarnation: source().incarnation },
                 Life::Serving { .. } => {

@@ -9,9 +9,10 @@ use orbitkv_wire::identity::*;
 use orbitkv_wire::inventory::{Requester, SourceStream};
 use orbitkv_wire::payload::*;
 
-use super::super::{Effect, GrantSettings, Grants, Life, PayloadConnection, Reader, StreamAt};
+use super::super::{Effect, GrantSettings, Grants, Life, Reader};
 use crate::journal::Change;
 use crate::leases::ConnectionId;
+use crate::payload_streams::{PayloadConnection, StreamAt};
 use crate::reservations::ReservationId;
 use crate::shard::tests::rig::{KIB, PAGE, Rig, digest, padded, settings};
 use crate::shard::{ChecksumOrder, Command, Key, Outcome, PinId, Shard, ShardSettings};

@@ -14,6 +14,7 @@ use orbitkv_wire::inventory::HEADER_BYTES;
 use thiserror::Error;
 
 use crate::journal::JournalSettings;
+use crate::resilience::degradation::FRESHNESS_BOUND;
 
 /// Longest intentional wait of a change before it is encoded (chapter 2.3).
 pub const COALESCING_WINDOW_MAX: Duration = Duration::from_millis(5);
@@ -22,8 +23,16 @@ pub const COALESCING_WINDOW_MAX: Duration = Duration::from_millis(5);
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A session in which nothing else left says that it lives before this much time has passed: two of these fit into the
-/// freshness bound of 5 s, with a second for a beat that is lost and sent again (ADR 35).
+/// freshness bound, with a second for a beat that is lost and sent again (ADR 35).
 pub const LIVENESS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Time that a beat which is lost and sent again may take.
+const BEAT_TRAVEL: Duration = Duration::from_secs(1);
+
+const _: () = assert!(
+    2 * LIVENESS_INTERVAL.as_nanos() + BEAT_TRAVEL.as_nanos() <= FRESHNESS_BOUND.as_nanos(),
+    "a source that lives and lost one beat is not taken for silent"
+);
 
 /// Beats leave at multiples of this on the driver's clock, each at the last one before it is overdue. So the beats of
 /// a core leave in one turn, and where nodes share a clock, those of its peers come in together, too: at rest, nearly

@@ -105,7 +105,7 @@ impl Etcd {
         self.expire(now);
         let answer = match request {
             Request::Read => Answer::Read(self.snapshot()),
-            Request::Look(node) => Answer::Looked(self.snapshot().get(Key::Member(*node)).cloned()),
+            Request::Lookup(node) => Answer::LookedUp(self.snapshot().get(Key::Member(*node)).cloned()),
             Request::Grant(length) => {
                 self.leases_made += 1;
                 let lease = LeaseId(self.leases_made);

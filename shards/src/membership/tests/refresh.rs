@@ -8,6 +8,7 @@ use orbitkv_wire::membership::{Key, MemberRecord};
 
 use super::etcd::Etcd;
 use super::rig::*;
+use crate::dice::Dice;
 use crate::membership::coordinator::*;
 use crate::membership::*;
 use crate::time::Moment;
@@ -64,18 +65,18 @@ fn stored(etcd: &Etcd) -> BTreeMap<NodeId, u64> {
 }
 
 fn asker(core: u16) -> Asker {
-    Asker { core: ShardIndex(core), purpose: LookPurpose::Payload }
+    Asker { core: ShardIndex(core), purpose: LookupPurpose::Payload }
 }
 
-fn wish(name: &str, core: u16, ticket: u64) -> LookWish {
-    LookWish { node: node(name), asker: asker(core), ticket }
+fn wish(name: &str, core: u16, ticket: u64) -> LookupWish {
+    LookupWish { node: node(name), asker: asker(core), ticket }
 }
 
-fn looked(process: &mut Process) -> Vec<Looked> {
+fn looked(process: &mut Process) -> Vec<LookupDone> {
     let told = std::mem::take(&mut process.told);
     told.into_iter()
         .filter_map(|effect| match effect {
-            Effect::Looked(looked) => Some(looked),
+            Effect::LookedUp(done) => Some(done),
             _ => None,
         })
         .collect()
@@ -173,20 +174,20 @@ fn who_looks_up_first_waits_for_a_read_that_began_after_it_wanted_one() {
     let mut etcd = Etcd::new(7);
     let mut process = member(RefreshPolicy::Lookup, &mut etcd);
     process.told.clear();
-    process.room.on_look(wish("b", 0, 1), NOW);
+    process.room.on_lookup(wish("b", 0, 1), NOW);
     process.pump();
     // Two more while it is under way: one read for both, and for the later wish of the same core.
     for (core, ticket) in [(0, 2), (1, 1), (0, 3)] {
-        process.room.on_look(wish("b", core, ticket), NOW);
+        process.room.on_lookup(wish("b", core, ticket), NOW);
     }
-    process.room.on_look(wish("c", 0, 4), NOW);
+    process.room.on_lookup(wish("c", 0, 4), NOW);
     process.pump();
     let first = process.look.take().expect("a read");
     let answered = etcd.serve(&first.1, NOW);
     put(&mut etcd, "b", 2);
     process.room.on_answer(first.0, answered, NOW);
     process.pump();
-    let of = |name, through: &[(u16, u64)]| Looked {
+    let of = |name, through: &[(u16, u64)]| LookupDone {
         node: node(name),
         through: through.iter().map(|&(core, ticket)| (asker(core), ticket)).collect(),
     };
@@ -194,7 +195,7 @@ fn who_looks_up_first_waits_for_a_read_that_began_after_it_wanted_one() {
     assert_eq!(epochs(&process.room.roster())[&node("b")], 1, "what it was when that read began");
     assert_eq!(answer(&mut process, &mut etcd), (0, 2));
     let members = process.told.iter().position(|effect| matches!(effect, Effect::Members(_)));
-    let told = process.told.iter().position(|effect| matches!(effect, Effect::Looked(_)));
+    let told = process.told.iter().position(|effect| matches!(effect, Effect::LookedUp(_)));
     assert!(
         members.is_some() && members < told,
         "the new life is told before anybody goes on: {:?}",
@@ -209,12 +210,12 @@ fn a_read_that_fails_or_is_of_another_history_is_repeated_and_forgets_nobody() {
     let mut etcd = Etcd::new(7);
     let mut process = member(RefreshPolicy::Lookup, &mut etcd);
     process.told.clear();
-    process.room.on_look(wish("b", 0, 1), NOW);
+    process.room.on_lookup(wish("b", 0, 1), NOW);
     process.pump();
     let (number, _) = process.look.take().expect("a read");
     process.room.on_answer(number, Err(Failure::Unanswered("lost".into())), NOW);
-    process.room.on_look(wish("b", 1, 9), NOW);
-    process.room.on_look(wish("c", 1, 10), NOW);
+    process.room.on_lookup(wish("b", 1, 9), NOW);
+    process.room.on_lookup(wish("c", 1, 10), NOW);
     process.pump();
     assert!(process.look.is_none() && looked(&mut process).is_empty(), "after a pause");
     assert!(process.room.next_deadline().is_some_and(|due| due > NOW));
@@ -226,11 +227,11 @@ fn a_read_that_fails_or_is_of_another_history_is_repeated_and_forgets_nobody() {
     assert_eq!(through, [(node("b"), both), (node("c"), BTreeMap::from([(asker(1), 10)]))]);
     // What is older than something known is believed by nobody, and all is read to find out.
     let reads = process.room.figures().snapshots;
-    process.room.on_look(wish("b", 0, 2), now);
+    process.room.on_lookup(wish("b", 0, 2), now);
     process.pump();
     let (number, _) = process.look.take().expect("a read");
     let old = Header { coordinator: 7, revision: etcd.revision - 1 };
-    process.room.on_answer(number, Ok((old, Answer::Looked(None))), now);
+    process.room.on_answer(number, Ok((old, Answer::LookedUp(None))), now);
     process.pump();
     assert!(looked(&mut process).is_empty());
     process.run(&mut etcd, &mut now.clone(), seconds(3));
@@ -252,32 +253,23 @@ fn a_record_that_is_gone_removes_nobody_by_itself() {
     assert_eq!((epochs(&process.room.roster()), process.room.roster().is_whole()), (stored(&etcd), true));
 }
 
-/// Splitmix64, of the test's own.
-fn draw(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) % below
-}
-
 /// In any order of moves, doubts, looks, answers and news: nobody is shown in a life that etcd never had or goes back to
 /// an earlier one, a whole roster is exactly what etcd had at its revision, and in the end all is known.
 #[test]
 fn random_orders_of_answers_and_news_never_mix_two_histories() {
     for seed in 0..400 {
-        let mut state = seed;
+        let mut dice = Dice(seed);
         let policies = [RefreshPolicy::Lookup, RefreshPolicy::Redirect, RefreshPolicy::Hybrid];
-        let refresh = policies[draw(&mut state, 3) as usize];
+        let refresh = policies[dice.roll(3) as usize];
         let mut etcd = Etcd::new(7);
         let mut process = member(refresh, &mut etcd);
         let mut states = BTreeMap::from([(etcd.revision, stored(&etcd))]);
         let (mut highest, mut tickets, mut now) = (BTreeMap::new(), 0, NOW);
         for _ in 0..120 {
-            let name = NAMES[draw(&mut state, 4) as usize];
+            let name = NAMES[dice.roll(4) as usize];
             let epoch = stored(&etcd)[&node(name)];
-            now = now + std::time::Duration::from_millis(draw(&mut state, 3));
-            match draw(&mut state, 8) {
+            now = now + std::time::Duration::from_millis(dice.roll(3));
+            match dice.roll(8) {
                 0 | 1 => {
                     put(&mut etcd, name, epoch + 1);
                     states.insert(etcd.revision, stored(&etcd));
@@ -285,7 +277,7 @@ fn random_orders_of_answers_and_news_never_mix_two_histories() {
                 2 => process.room.on_doubt(doubt(name, epochs(&process.room.roster())[&node(name)]), now),
                 3 => {
                     tickets += 1;
-                    process.room.on_look(wish(name, 0, tickets), now);
+                    process.room.on_lookup(wish(name, 0, tickets), now);
                 }
                 4 => _ = process.look(&mut etcd, now),
                 5 => _ = process.exchange(&mut etcd, Fate::Slow, now),

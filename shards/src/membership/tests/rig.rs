@@ -136,7 +136,7 @@ impl Process {
         while let Some(effect) = self.room.poll_effect() {
             match effect {
                 Effect::Ask { number, request } => self.question = Some((number, request)),
-                Effect::Look { number, request } => {
+                Effect::Lookup { number, request } => {
                     assert!(self.look.is_none(), "one at a time");
                     self.look = Some((number, request));
                 }

@@ -27,7 +27,7 @@ pub fn ssd(number: u8) -> Route {
 }
 
 pub fn choice(route: Route) -> Choice {
-    Choice { route, bytes: BYTES, declared: None, told: Told::default() }
+    Choice { route, bytes: BYTES, declared: None, told: OwnerEvidence::default() }
 }
 
 /// Members in their first life.

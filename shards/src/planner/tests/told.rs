@@ -5,39 +5,29 @@ use std::time::Duration;
 use orbitkv_wire::inventory::ResourceSummary;
 
 use super::rig::*;
+use crate::dice::Dice;
 use crate::planner::*;
 use crate::residents::CopyId;
 
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ word >> 31) % sides
+/// Around every bound, on it, and none.
+fn age(dice: &mut Dice) -> Option<Duration> {
+    let bounds = [0, 500, 1_000, 2_000, 5_000, 60_000];
+    let age = Duration::from_millis(bounds[dice.roll(6) as usize]);
+    match dice.roll(4) {
+        0 => None,
+        1 => Some(age + Duration::from_nanos(1)),
+        _ => Some(age),
     }
+}
 
-    /// Around every bound, on it, and none.
-    fn age(&mut self) -> Option<Duration> {
-        let bounds = [0, 500, 1_000, 2_000, 5_000, 60_000];
-        let age = Duration::from_millis(bounds[self.roll(6) as usize]);
-        match self.roll(4) {
-            0 => None,
-            1 => Some(age + Duration::from_nanos(1)),
-            _ => Some(age),
-        }
-    }
-
-    fn told(&mut self) -> Told {
-        let summary = ResourceSummary {
-            window_ms: 1_000,
-            reads_queued: self.roll(9) as u32,
-            ssd_busy_permille: self.roll(1_001) as u16,
-            egress_busy_permille: self.roll(1_001) as u16,
-        };
-        Told { metadata_age: self.age(), resource: self.age().map(|age| (summary, age)) }
-    }
+fn evidence(dice: &mut Dice) -> OwnerEvidence {
+    let summary = ResourceSummary {
+        window_ms: 1_000,
+        reads_queued: dice.roll(9) as u32,
+        ssd_busy_permille: dice.roll(1_001) as u16,
+        egress_busy_permille: dice.roll(1_001) as u16,
+    };
+    OwnerEvidence { metadata_age: age(dice), resource: age(dice).map(|age| (summary, age)) }
 }
 
 /// Which figure an age belongs to, spelled out.
@@ -64,7 +54,7 @@ fn refusals_are_counted_by_age_of_metadata_and_errors_by_age_of_what_was_said() 
     let mut rig = taught(Mode::Executed);
     let mut copies = 0;
     for _ in 0..2_000 {
-        let told: Vec<Told> = (0..3).map(|_| dice.told()).collect();
+        let told: Vec<OwnerEvidence> = (0..3).map(|_| evidence(&mut dice)).collect();
         let blocks: Vec<Vec<Choice>> = (0..1 + dice.roll(3))
             .map(|_| {
                 let first = dice.roll(3) as u8;
@@ -133,7 +123,7 @@ fn what_owners_say_decides_nothing() {
             })
             .collect();
         let mut busy = plain.clone();
-        busy.iter_mut().flatten().for_each(|choice| choice.told = dice.told());
+        busy.iter_mut().flatten().for_each(|choice| choice.told = evidence(&mut dice));
         let picks = silent.plan(&plain);
         assert_eq!(told.plan(&busy), picks);
         moved += picks.iter().flatten().count();

@@ -33,7 +33,7 @@ struct Part {
 /// Extra calls against first calls, bounded in every window.
 #[derive(Clone, Debug)]
 pub struct EveryWindow {
-    per_mille: u32,
+    permille: u32,
     burst: usize,
     /// Nanoseconds of a part of the longest window.
     part_ns: u64,
@@ -52,12 +52,12 @@ impl EveryWindow {
     /// # Panics
     /// If the window is shorter than 100 ns.
     #[must_use]
-    pub fn new(per_mille: u32, burst: u32, longest: Duration) -> EveryWindow {
+    pub fn new(permille: u32, burst: u32, longest: Duration) -> EveryWindow {
         let part_ns = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX) / PARTS;
         assert!(part_ns > 0, "a window of {longest:?}");
         let burst = burst as usize;
         EveryWindow {
-            per_mille,
+            permille,
             burst,
             part_ns,
             level: 0,
@@ -67,13 +67,13 @@ impl EveryWindow {
     }
 
     /// Another share from now on: a first call counts with the one that holds when it is made.
-    pub const fn set_share(&mut self, per_mille: u32) {
-        self.per_mille = per_mille;
+    pub const fn set_share(&mut self, permille: u32) {
+        self.permille = permille;
     }
 
     /// A first call is made.
     pub fn on_first(&mut self) {
-        self.level -= i64::from(self.per_mille);
+        self.level -= i64::from(self.permille);
     }
 
     /// Whether an extra call may follow now; it is counted with that.

@@ -13,6 +13,7 @@ use super::super::{
     PinEvent, ShardSettings, Tag, TransferId,
 };
 use super::rig::{DRAM, Fault, KIB, Rig, SSD, holder, key, settings};
+use crate::dice::Dice;
 use crate::resilience::breaker::{Change, Phase};
 use crate::time::Moment;
 
@@ -446,15 +447,6 @@ impl Model {
             let period = out.period;
             self.judge(period, true, now);
         }
-    }
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
     }
 }
 

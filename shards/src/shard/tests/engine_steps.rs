@@ -15,11 +15,11 @@ use crate::reservations::ReservationId;
 impl Case {
     pub(super) fn reserve(&mut self) {
         let (connection, _) = self.connection();
-        let race = self.random.one_in(3);
-        let namespace = u8::from(self.random.one_in(4));
+        let race = self.dice.one_in(3);
+        let namespace = u8::from(self.dice.one_in(4));
         let mut wanted: Vec<(Key, u64)> = Vec::new();
-        for index in 0..=self.random.below(4) as u32 {
-            let bytes = match self.random.below(60) {
+        for index in 0..=self.dice.roll(4) as u32 {
+            let bytes = match self.dice.roll(60) {
                 0 => 40 * 1024 * KIB,
                 1 => 1,
                 2 => 1024 * KIB,
@@ -77,15 +77,15 @@ impl Case {
     /// Commits or aborts some slots, not all of them this connection's, some of them twice.
     pub(super) fn end_reservations(&mut self) {
         let (connection, _) = self.connection();
-        let abort = self.random.one_in(5);
+        let abort = self.dice.one_in(5);
         let mut chosen = Vec::new();
         for (&id, held) in &self.model.held {
             let odds = if held.connection == connection { 2 } else { 40 };
-            if self.random.one_in(odds) {
+            if self.dice.one_in(odds) {
                 chosen.push(id);
             }
         }
-        if self.random.one_in(10) {
+        if self.dice.one_in(10) {
             chosen.push(chosen.first().copied().unwrap_or(ReservationId(1 << 40)));
         }
         let reservations: Vec<_> = (0..).zip(chosen.iter().copied()).collect();
@@ -176,11 +176,11 @@ impl Case {
     }
 
     pub(super) fn some_token(&mut self) -> Option<LeaseToken> {
-        self.random.pick(self.model.leases.keys().copied())
+        self.dice.pick(self.model.leases.keys().copied())
     }
 
     pub(super) fn hold(&mut self) {
-        let token = if self.random.one_in(4) { self.some_token() } else { None };
+        let token = if self.dice.one_in(4) { self.some_token() } else { None };
         let holder = self.holder(token);
         let names = self.names(6);
         let bounds = self.settings.leases;
@@ -213,14 +213,14 @@ impl Case {
     }
 
     pub(super) fn acquire(&mut self) {
-        let token = if self.random.one_in(3) { self.some_token() } else { None };
+        let token = if self.dice.one_in(3) { self.some_token() } else { None };
         let mut holder = self.holder(token);
         let lease = self.model.leases.get(&holder.token);
         let pinned = lease.map(|lease| lease.pinned.clone()).unwrap_or_default();
         let mut names = self.names(6);
         let mut sure = Vec::new();
         if let Some(lease) = self.model.leases.get(&holder.token).filter(|_| !pinned.is_empty()) {
-            if self.random.one_in(2) {
+            if self.dice.one_in(2) {
                 (holder.connection, holder.instance) = (lease.charged, lease.instance);
             }
             names = pinned.iter().map(|(name, ..)| *name).collect();
@@ -282,9 +282,9 @@ impl Case {
     pub(super) fn release(&mut self) {
         let Some(token) = self.some_token() else { return };
         let (mut connection, _) = self.connection();
-        if !self.random.one_in(5) {
+        if !self.dice.one_in(5) {
             let attached: Vec<_> = self.model.leases[&token].attachments.keys().copied().collect();
-            connection = self.random.pick(attached.into_iter()).expect("a lease has an attachment");
+            connection = self.dice.pick(attached).expect("a lease has an attachment");
         }
         let expected = self.model.release(&self.rig, token, connection);
         match self.rig.call(Command::Release { token, connection }) {
@@ -298,8 +298,8 @@ impl Case {
         // A life is not cancelled; another one takes its place.
         let waiting = self.model.pending.iter().filter(|(_, pending)| !matches!(pending, Pending::Life));
         let waiting: Vec<Tag> = waiting.map(|(tag, _)| *tag).collect();
-        let Some(target) = self.random.pick(waiting.into_iter()) else { return };
-        let deadline = self.random.one_in(2);
+        let Some(target) = self.dice.pick(waiting) else { return };
+        let deadline = self.dice.one_in(2);
         let outcome = if deadline { BlockOutcome::DeadlineExceeded } else { BlockOutcome::Cancelled };
         self.model.cancelling = Some(outcome);
         let outcome = self.rig.call(Command::Cancel { tag: target, deadline });

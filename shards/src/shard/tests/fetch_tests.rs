@@ -3,7 +3,7 @@
 use orbitkv_wire::engine::answers::{BlockOutcome, BlockRecord, CommitOutcome, Place};
 use orbitkv_wire::identity::Medium;
 
-use super::super::{Command, FetchEffect, FetchOrder, Tag};
+use super::super::{Command, FetchEffect, Tag};
 use super::rig::{BOTH, KIB, Rig, holder};
 
 const BYTES: u64 = 64 * KIB;
@@ -15,23 +15,6 @@ fn rig() -> Rig {
     rig.settle();
     rig.shard.seek_peers(true);
     rig
-}
-
-/// Answers all that is sought: a peer may have it, or nobody does.
-fn answer_seeks(rig: &mut Rig, bytes: Option<u64>) -> usize {
-    let mut sought = 0;
-    while let Some(seek) = rig.shard.poll_seek() {
-        rig.shard.on_sought(seek, bytes);
-        sought += 1;
-    }
-    sought
-}
-
-fn order(rig: &mut Rig) -> FetchOrder {
-    match rig.shard.poll_fetch() {
-        Some(FetchEffect::Fetch(order)) => order,
-        other => panic!("no fetch but {other:?}"),
-    }
 }
 
 /// What an Acquire has been told since.
@@ -53,8 +36,8 @@ fn a_block_of_a_peer_becomes_a_resident_and_is_pinned_for_whoever_waited() {
     let (tag, blocks, done) = acquire(&mut rig, 1);
     assert_eq!((blocks.len(), done), (0, false));
     assert!(rig.shard.has_peer_work());
-    assert_eq!(answer_seeks(&mut rig, Some(BYTES)), 1);
-    let order = order(&mut rig);
+    assert_eq!(rig.answer_seeks(Some(BYTES)), 1);
+    let order = rig.fetch_order();
     assert_eq!(order.bytes, BYTES);
     assert_eq!(rig.place(7), Place::None, "it shows nothing yet");
     rig.fill(order.arena_offset, BYTES, 7);
@@ -75,13 +58,13 @@ fn what_nobody_has_is_missing_and_leaves_nothing() {
     let mut rig = rig();
     let before = rig.shard.figures().allocated_bytes;
     let (tag, ..) = acquire(&mut rig, 1);
-    answer_seeks(&mut rig, None);
+    rig.answer_seeks(None);
     assert!(rig.shard.has_replies(), "nothing else wakes the core");
     let (blocks, done) = told(&mut rig, tag);
     assert_eq!((blocks[0].outcome, done), (BlockOutcome::Missing as u8, true));
     let (tag, ..) = acquire(&mut rig, 2);
-    answer_seeks(&mut rig, Some(BYTES));
-    let order = order(&mut rig);
+    rig.answer_seeks(Some(BYTES));
+    let order = rig.fetch_order();
     rig.shard.on_fetch_failed(order.copy, BlockOutcome::Missing);
     let (blocks, done) = told(&mut rig, tag);
     assert_eq!((blocks[0].outcome, done), (BlockOutcome::Missing as u8, true));
@@ -93,8 +76,8 @@ fn what_nobody_has_is_missing_and_leaves_nothing() {
 fn a_fetch_that_nobody_wants_is_given_up_and_may_be_wanted_again() {
     let mut rig = rig();
     let (tag, ..) = acquire(&mut rig, 1);
-    answer_seeks(&mut rig, Some(BYTES));
-    let order = order(&mut rig);
+    rig.answer_seeks(Some(BYTES));
+    let order = rig.fetch_order();
     rig.call(Command::Cancel { tag, deadline: false });
     assert_eq!(rig.shard.poll_fetch(), Some(FetchEffect::Cancel(order.copy)));
     assert!(!rig.shard.is_wanted(order.copy));
@@ -113,8 +96,8 @@ fn a_fetch_that_nobody_wants_is_given_up_and_may_be_wanted_again() {
 fn a_save_neither_waits_for_a_fetch_nor_loses_against_it() {
     let mut rig = rig();
     let (tag, ..) = acquire(&mut rig, 1);
-    answer_seeks(&mut rig, Some(BYTES));
-    let order = order(&mut rig);
+    rig.answer_seeks(Some(BYTES));
+    let order = rig.fetch_order();
     // Reserved and committed while a peer may be sending it.
     let slot = rig.reserve(2, 7, BYTES);
     assert_eq!((slot.outcome, slot.bytes), (0, BYTES), "a slot");

@@ -67,7 +67,7 @@ impl Case {
 
     pub(super) fn evict(&mut self) {
         let (namespace, number) = self.name();
-        let mask = self.random.below(4) as u8;
+        let mask = self.dice.roll(4) as u8;
         let media = Media::from_mask(mask);
         let before = self.residences(namespace).get(&number).copied().unwrap_or_default();
         let command = Command::Evict { namespace: digest(namespace), media, keys: vec![key(number)] };
@@ -85,8 +85,8 @@ impl Case {
     }
 
     pub(super) fn clear(&mut self) {
-        let namespace = self.random.below(2) as u8;
-        let mask = self.random.below(4) as u8;
+        let namespace = self.dice.roll(2) as u8;
+        let mask = self.dice.roll(4) as u8;
         let media = Media::from_mask(mask);
         let before = self.residences(namespace);
         let command = Command::Clear { namespace: digest(namespace), media };
@@ -123,7 +123,7 @@ impl Case {
     }
 
     pub(super) fn pass_time(&mut self) {
-        self.rig.now.0 += self.random.below(600);
+        self.rig.now.0 += self.dice.roll(600);
         let now = self.rig.now;
         self.rig.shard.on_time(now);
         self.rig.shard.on_device_seen();
@@ -133,10 +133,10 @@ impl Case {
     }
 
     pub(super) fn fault(&mut self) -> Fault {
-        let roll = self.random.below(1000);
-        if roll < self.errors_per_mille {
-            if self.random.one_in(2) { Fault::Error } else { Fault::Short }
-        } else if roll < self.errors_per_mille + self.flips_per_mille {
+        let roll = self.dice.roll(1000);
+        if roll < self.errors_permille {
+            if self.dice.one_in(2) { Fault::Error } else { Fault::Short }
+        } else if roll < self.errors_permille + self.flips_permille {
             Fault::Flipped
         } else {
             Fault::None
@@ -144,18 +144,18 @@ impl Case {
     }
 
     pub(super) fn complete(&mut self) {
-        for _ in 0..=self.random.below(3) {
+        for _ in 0..=self.dice.roll(3) {
             if self.rig.flights.is_empty() {
                 return;
             }
-            let index = self.random.below(self.rig.flights.len() as u64) as usize;
+            let index = self.dice.roll(self.rig.flights.len() as u64) as usize;
             let fault = self.fault();
             self.rig.complete(index, fault);
         }
     }
 
     pub(super) fn start(&mut self) {
-        for _ in 0..=self.random.below(4) {
+        for _ in 0..=self.dice.roll(4) {
             if !self.rig.start_one() {
                 return;
             }
@@ -168,14 +168,14 @@ impl Case {
 
     pub(super) fn work_tables(&mut self) {
         self.rig.start_table();
-        if !self.rig.tables.is_empty() && self.random.one_in(2) {
-            let written = self.errors_per_mille == 0 || self.random.one_in(2);
+        if !self.rig.tables.is_empty() && self.dice.one_in(2) {
+            let written = self.errors_permille == 0 || self.dice.one_in(2);
             self.rig.complete_table(0, written);
         }
     }
 
     pub(super) fn gone(&mut self) {
-        let index = self.random.below(self.connections.len() as u64) as usize;
+        let index = self.dice.roll(self.connections.len() as u64) as usize;
         let fresh = self.new_connection();
         let gone = std::mem::replace(&mut self.connections[index].0, fresh);
         self.end_connection(gone);
@@ -203,7 +203,7 @@ impl Case {
     }
 
     pub(super) fn drain(&mut self) {
-        if self.random.one_in(40) {
+        if self.dice.one_in(40) {
             self.draining = true;
             assert!(matches!(self.rig.call(Command::Drain), Outcome::Done));
         }

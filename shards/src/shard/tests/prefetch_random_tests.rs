@@ -11,8 +11,8 @@ use super::super::command::Media;
 use super::super::{
     Command, FetchEffect, FetchOrder, OrderKind, Outcome, PrefetchSettings, ShardSettings, Tag,
 };
-use super::random_tests::Random;
 use super::rig::{BOTH, DRAM, Fault, KIB, Rig, SSD, digest, holder, settings};
+use crate::dice::Dice;
 use crate::leases::ConnectionId;
 use crate::residents::CopyId;
 use crate::resilience::gate::Class;
@@ -43,7 +43,7 @@ struct Lease {
 }
 
 struct Life {
-    random: Random,
+    dice: Dice,
     rig: Rig,
     connections: Vec<u64>,
     made: u64,
@@ -81,9 +81,9 @@ impl Life {
         bounds.leases.leases_per_connection_max = 1_000;
         let mut rig = Rig::new(bounds);
         rig.shard.seek_peers(true);
-        let random = Random(number.wrapping_mul(0x9e37_79b9_97f4_a7c1));
+        let dice = Dice(number.wrapping_mul(0x9e37_79b9_97f4_a7c1));
         Life {
-            random,
+            dice,
             rig,
             connections: vec![1, 2, 3],
             made: 3,
@@ -106,12 +106,12 @@ impl Life {
     }
 
     fn connection(&mut self) -> u64 {
-        self.connections[self.random.below(3) as usize]
+        self.connections[self.dice.roll(3) as usize]
     }
 
     fn names(&mut self, most: u64) -> Vec<u8> {
-        let count = 1 + self.random.below(most);
-        let drawn: BTreeSet<u8> = (0..count).map(|_| self.random.below(u64::from(KEYS)) as u8).collect();
+        let count = 1 + self.dice.roll(most);
+        let drawn: BTreeSet<u8> = (0..count).map(|_| self.dice.roll(u64::from(KEYS)) as u8).collect();
         drawn.into_iter().collect()
     }
 
@@ -139,14 +139,14 @@ impl Life {
         let before = self.in_dram();
         let demanded = self.demanded();
         // Whether only what was announced may make room.
-        let is_ahead = match self.random.below(32) {
+        let is_ahead = match self.dice.roll(32) {
             0..4 => self.save(),
             4..9 => self.prefetch(),
             9..12 => self.acquire(),
             12..15 => self.release(),
             15 => self.evict(),
-            16 if self.random.one_in(6) => self.clear(),
-            16 | 17 if self.random.one_in(3) => self.leave(),
+            16 if self.dice.one_in(6) => self.clear(),
+            16 | 17 if self.dice.one_in(3) => self.leave(),
             16..19 => self.pass_time(),
             19..24 => self.start(),
             24..27 => self.complete(),
@@ -201,7 +201,7 @@ impl Life {
     }
 
     fn save(&mut self) -> bool {
-        let key = self.random.below(u64::from(OWN_KEYS)) as u8;
+        let key = self.dice.roll(u64::from(OWN_KEYS)) as u8;
         let connection = self.connection();
         let slot = self.rig.reserve(connection, key, BYTES);
         self.used.insert(key, self.rig.now);
@@ -287,7 +287,7 @@ impl Life {
         let waits: BTreeSet<u128> = self.pending.values().map(|(token, ..)| *token).collect();
         let free = self.leases.iter().filter(|(token, _)| !waits.contains(token));
         let chosen = free.map(|(token, lease)| (*token, lease.connection)).collect::<Vec<_>>();
-        if let Some((token, connection)) = self.random.pick(chosen.into_iter()) {
+        if let Some((token, connection)) = self.dice.pick(chosen) {
             self.rig.release(token, connection);
             self.leases.remove(&token);
         }
@@ -303,7 +303,7 @@ impl Life {
     }
 
     fn evict(&mut self) -> bool {
-        let media = [DRAM, SSD, BOTH][self.random.below(3) as usize];
+        let media = [DRAM, SSD, BOTH][self.dice.roll(3) as usize];
         let in_dram = self.in_dram();
         for key in self.names(4) {
             self.rig.evict(key, media);
@@ -313,7 +313,7 @@ impl Life {
     }
 
     fn clear(&mut self) -> bool {
-        let media = [DRAM, BOTH][self.random.below(2) as usize];
+        let media = [DRAM, BOTH][self.dice.roll(2) as usize];
         let in_dram = self.in_dram();
         let command = Command::Clear { namespace: digest(0), media: Media::from_mask(media) };
         if matches!(self.rig.call(command), Outcome::Cancelled) {
@@ -328,7 +328,7 @@ impl Life {
 
     /// A process is gone, and another one comes.
     fn leave(&mut self) -> bool {
-        let index = self.random.below(3) as usize;
+        let index = self.dice.roll(3) as usize;
         let gone = self.connections[index];
         if self.pending.values().any(|(_, connection, ..)| *connection == gone) {
             return false;
@@ -346,7 +346,7 @@ impl Life {
     }
 
     fn pass_time(&mut self) -> bool {
-        self.rig.now = Moment(self.rig.now.0 + self.random.below(1_500));
+        self.rig.now = Moment(self.rig.now.0 + self.dice.roll(1_500));
         self.rig.shard.on_time(self.rig.now);
         true
     }
@@ -380,8 +380,8 @@ impl Life {
         if self.rig.flights.is_empty() {
             return true;
         }
-        let index = self.random.below(self.rig.flights.len() as u64) as usize;
-        let fault = match self.random.below(24) {
+        let index = self.dice.roll(self.rig.flights.len() as u64) as usize;
+        let fault = match self.dice.roll(24) {
             0 => Fault::Error,
             1 => Fault::Flipped,
             _ => Fault::None,
@@ -395,7 +395,7 @@ impl Life {
     fn seek(&mut self) -> bool {
         let demands_nothing = self.demanded().is_empty();
         while let Some(seek) = self.rig.shard.poll_seek() {
-            let is_there = seek.key.block.0[0] >= OWN_KEYS && !self.random.one_in(8);
+            let is_there = seek.key.block.0[0] >= OWN_KEYS && !self.dice.one_in(8);
             self.rig.shard.on_sought(seek, is_there.then_some(BYTES));
         }
         while let Some(effect) = self.rig.shard.poll_fetch() {
@@ -432,9 +432,9 @@ impl Life {
     }
 
     fn arrive(&mut self) -> bool {
-        let Some(copy) = self.random.pick(self.fetches.keys().copied()) else { return true };
+        let Some(copy) = self.dice.pick(self.fetches.keys().copied()) else { return true };
         let (order, _) = self.fetches.remove(&copy).expect("just listed");
-        if self.random.one_in(8) {
+        if self.dice.one_in(8) {
             self.rig.shard.on_fetch_failed(copy, BlockOutcome::Missing);
             return true;
         }

@@ -29,22 +29,6 @@ fn rig_with_peers() -> Rig {
     rig
 }
 
-fn answer_seeks(rig: &mut Rig, bytes: Option<u64>) -> usize {
-    let mut sought = 0;
-    while let Some(seek) = rig.shard.poll_seek() {
-        rig.shard.on_sought(seek, bytes);
-        sought += 1;
-    }
-    sought
-}
-
-fn order(rig: &mut Rig) -> FetchOrder {
-    match rig.shard.poll_fetch() {
-        Some(FetchEffect::Fetch(order)) => order,
-        other => panic!("no fetch but {other:?}"),
-    }
-}
-
 fn arrive(rig: &mut Rig, order: &FetchOrder, value: u64) {
     rig.fill(order.arena_offset, BYTES, value);
     let checksum = rig.sum(order.arena_offset, BYTES);
@@ -141,7 +125,7 @@ fn what_is_wanted_ahead_has_bounds() {
     let many: Vec<u8> = (100..113).collect();
     let outcomes = rig.prefetch(1, &many, LATE);
     assert_eq!((outcomes[11], outcomes[12]), (Taken, Full));
-    assert_eq!(answer_seeks(&mut rig, Some(BYTES)), 4, "sought at a time");
+    assert_eq!(rig.answer_seeks(Some(BYTES)), 4, "sought at a time");
 }
 
 #[test]
@@ -167,8 +151,8 @@ fn what_is_not_acquired_in_time_is_a_resident_like_any_other() {
 fn a_block_of_a_peer_is_fetched_as_what_nobody_waits_for_until_somebody_does() {
     let mut rig = rig_with_peers();
     rig.prefetch(1, &[7], LATE);
-    answer_seeks(&mut rig, Some(BYTES));
-    let fetch = order(&mut rig);
+    rig.answer_seeks(Some(BYTES));
+    let fetch = rig.fetch_order();
     assert_eq!((fetch.class, fetch.until), (Class::Background, Some(LATE)));
     assert!(rig.shard.is_wanted(fetch.copy));
     let tag = rig.submit_acquire(holder(1, 1, 1), &[7]);
@@ -186,14 +170,14 @@ fn nothing_is_sought_for_a_prefetch_while_an_acquire_waits() {
     let mut rig = rig_with_peers();
     let tag = rig.submit_acquire(holder(1, 1, 1), &[7]);
     rig.prefetch(2, &[8], LATE);
-    assert_eq!(answer_seeks(&mut rig, Some(BYTES)), 1);
-    let fetch = order(&mut rig);
+    assert_eq!(rig.answer_seeks(Some(BYTES)), 1);
+    let fetch = rig.fetch_order();
     assert_eq!((fetch.class, rig.shard.poll_fetch()), (Class::Demand, None));
     arrive(&mut rig, &fetch, 7);
     rig.collect();
     assert!(rig.blocks(tag).1);
-    assert_eq!(answer_seeks(&mut rig, Some(BYTES)), 1, "then it is");
-    assert_eq!(order(&mut rig).class, Class::Background);
+    assert_eq!(rig.answer_seeks(Some(BYTES)), 1, "then it is");
+    assert_eq!(rig.fetch_order().class, Class::Background);
 }
 
 #[test]
@@ -229,8 +213,8 @@ fn what_is_evicted_cleared_or_wanted_by_nobody_is_not_brought() {
         // While it is under way at a peer.
         let mut rig = rig_with_peers();
         rig.prefetch(1, &[7], LATE);
-        answer_seeks(&mut rig, Some(BYTES));
-        let fetch = order(&mut rig);
+        rig.answer_seeks(Some(BYTES));
+        let fetch = rig.fetch_order();
         end(&mut rig);
         if what != "late" {
             assert_eq!(rig.shard.poll_fetch(), Some(FetchEffect::Cancel(fetch.copy)), "{what}");
@@ -268,8 +252,8 @@ fn wrong_bytes_do_not_become_a_resident() {
 fn a_save_overtakes_what_is_fetched_ahead() {
     let mut rig = rig_with_peers();
     rig.prefetch(1, &[7], LATE);
-    answer_seeks(&mut rig, Some(BYTES));
-    let fetch = order(&mut rig);
+    rig.answer_seeks(Some(BYTES));
+    let fetch = rig.fetch_order();
     rig.save(7, BYTES);
     assert_eq!(rig.shard.poll_fetch(), Some(FetchEffect::Cancel(fetch.copy)));
     assert_eq!(rig.shard.poll_fetch(), None);
@@ -282,8 +266,8 @@ fn demand_takes_the_slots_of_what_is_fetched_ahead() {
     let mut rig = rig_with_peers();
     rig.evict(0, BOTH);
     rig.prefetch(1, &[7, 8], LATE);
-    answer_seeks(&mut rig, Some(BYTES));
-    let ahead = [order(&mut rig), order(&mut rig)];
+    rig.answer_seeks(Some(BYTES));
+    let ahead = [rig.fetch_order(), rig.fetch_order()];
     // Fourteen slots are left; two are written by peers, until they are told to stop.
     let slots: Vec<_> = (20..36).map(|number| rig.reserve(1, number, BYTES)).collect();
     assert_eq!(slots.iter().filter(|slot| slot.outcome == 0).count(), 14);

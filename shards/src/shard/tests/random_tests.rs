@@ -10,6 +10,7 @@ use super::super::command::Media;
 use super::super::{Command, DeviceGuardSettings, Outcome, ShardSettings};
 use super::model::{Model, Name};
 use super::rig::{BOTH, KIB, Rig, digest, key, settings};
+use crate::dice::Dice;
 use crate::leases::{ConnectionId, InstanceId};
 
 const CASES: u64 = 2_000;
@@ -17,40 +18,16 @@ const STEPS: u64 = 400;
 const KEYS: u8 = 24;
 pub(super) const SIZES: [u64; 6] = [64 * KIB, 64 * KIB, 100_001, 192 * KIB + 1, 300 * KIB, 4_096];
 
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(super) fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-
-    pub(super) fn pick<T: Copy>(&mut self, from: impl Iterator<Item = T>) -> Option<T> {
-        let all: Vec<T> = from.collect();
-        (!all.is_empty()).then(|| all[self.below(all.len() as u64) as usize])
-    }
-}
-
 pub(super) struct Case {
-    pub(super) random: Random,
+    pub(super) dice: Dice,
     pub(super) settings: ShardSettings,
     pub(super) rig: Rig,
     pub(super) model: Model,
     pub(super) connections: Vec<(ConnectionId, InstanceId)>,
     pub(super) connections_made: u64,
     pub(super) tokens: u128,
-    pub(super) errors_per_mille: u64,
-    pub(super) flips_per_mille: u64,
+    pub(super) errors_permille: u64,
+    pub(super) flips_permille: u64,
     pub(super) keys: u8,
     pub(super) draining: bool,
     /// Lives begun.
@@ -70,21 +47,21 @@ impl Drop for Named {
 
 fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str, u64>) {
     let _named = Named(number);
-    let mut random = Random(number.wrapping_mul(0x51_7c_c1_b7_27_22_0a_95));
+    let mut dice = Dice(number.wrapping_mul(0x51_7c_c1_b7_27_22_0a_95));
     let ssd_bytes =
-        [0, 2 * 1024 * KIB, 3 * 1024 * KIB, 6 * 1024 * KIB, 12 * 1024 * KIB][random.below(5) as usize];
-    let mut settings = settings(2 + random.below(3), ssd_bytes);
-    settings.write_backs_max = 1 + random.below(5) as usize;
-    settings.slab.region_bytes = [1 << 30, 4 * 1024 * KIB][random.below(2) as usize];
-    if random.one_in(3) {
+        [0, 2 * 1024 * KIB, 3 * 1024 * KIB, 6 * 1024 * KIB, 12 * 1024 * KIB][dice.roll(5) as usize];
+    let mut settings = settings(2 + dice.roll(3), ssd_bytes);
+    settings.write_backs_max = 1 + dice.roll(5) as usize;
+    settings.slab.region_bytes = [1 << 30, 4 * 1024 * KIB][dice.roll(2) as usize];
+    if dice.one_in(3) {
         settings.leases.bytes_per_connection_max = 600 * KIB;
         settings.reserved_bytes_max = 700 * KIB;
     }
-    if random.one_in(4) {
-        settings.blocks_max = 8 + random.below(24);
+    if dice.one_in(4) {
+        settings.blocks_max = 8 + dice.roll(24);
     }
-    settings.life_slice_entries = 1 + random.below(6) as usize;
-    if random.one_in(2) {
+    settings.life_slice_entries = 1 + dice.roll(6) as usize;
+    if dice.one_in(2) {
         settings.device_guard = DeviceGuardSettings {
             failed_percent: 50,
             window_calls: 4,
@@ -92,8 +69,8 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
             read_budget: Duration::from_nanos(500),
         };
     }
-    let (errors_per_mille, flips_per_mille) =
-        [(0, 0), (0, 0), (30, 0), (0, 40), (60, 10), (500, 0), (950, 0)][random.below(7) as usize];
+    let (errors_permille, flips_permille) =
+        [(0, 0), (0, 0), (30, 0), (0, 40), (60, 10), (500, 0), (950, 0)][dice.roll(7) as usize];
     let mut case = Case {
         rig: Rig::new(settings.clone()),
         settings,
@@ -101,12 +78,12 @@ fn one_case(number: u64) -> (BTreeMap<&'static str, u64>, BTreeMap<&'static str,
         connections: Vec::new(),
         connections_made: 0,
         tokens: 0,
-        errors_per_mille,
-        flips_per_mille,
-        keys: 4 + random.below(u64::from(KEYS)) as u8,
+        errors_permille,
+        flips_permille,
+        keys: 4 + dice.roll(u64::from(KEYS)) as u8,
         draining: false,
         lives: 0,
-        random,
+        dice,
     };
     for instance in [1, 1, 2, 2] {
         let connection = case.new_connection();
@@ -132,22 +109,22 @@ impl Case {
     }
 
     pub(super) fn connection(&mut self) -> (ConnectionId, InstanceId) {
-        let index = self.random.below(self.connections.len() as u64) as usize;
+        let index = self.dice.roll(self.connections.len() as u64) as usize;
         self.connections[index]
     }
 
     pub(super) fn name(&mut self) -> Name {
         // A few keys are used far more often than the rest.
-        let range = if self.random.one_in(2) { 6 } else { u64::from(self.keys) };
-        (u8::from(self.random.one_in(4)), self.random.below(range.min(u64::from(self.keys))) as u8)
+        let range = if self.dice.one_in(2) { 6 } else { u64::from(self.keys) };
+        (u8::from(self.dice.one_in(4)), self.dice.roll(range.min(u64::from(self.keys))) as u8)
     }
 
     pub(super) fn names(&mut self, most: u64) -> Vec<Name> {
-        (0..=self.random.below(most)).map(|_| self.name()).collect()
+        (0..=self.dice.roll(most)).map(|_| self.name()).collect()
     }
 
     pub(super) fn step(&mut self) {
-        match self.random.below(124) {
+        match self.dice.roll(124) {
             0..18 => self.reserve(),
             18..32 => self.end_reservations(),
             32..36 => self.query(),
@@ -190,7 +167,7 @@ impl Case {
         assert_eq!((figures.transfers, figures.waiting[0], figures.write_backs_queued), (0, 0, 0));
         self.model.assert_figures(&mut self.rig, self.settings.leases.bytes_per_connection_max);
         self.model.assert_journal(&mut self.rig);
-        if self.errors_per_mille == 0 {
+        if self.errors_permille == 0 {
             assert_eq!((figures.counters.ssd_read_errors, figures.counters.ssd_write_errors), (0, 0));
         }
         if self.rig.flips == 0 {

@@ -8,8 +8,8 @@ use orbitkv_wire::identity::{KeyHash, Medium};
 use orbitkv_wire::payload::ExactResidence;
 
 use super::super::{FetchEffect, GrantBatch, GrantOutcome, ShardSettings, Tag};
-use super::random_tests::Random;
 use super::rig::{KIB, Rig, digest, holder, settings};
+use crate::dice::Dice;
 use crate::retention::Retention;
 use crate::time::Moment;
 
@@ -140,21 +140,21 @@ struct Request {
 
 /// Conversations over a common first block that grow by a block a turn and move to the other node now and then.
 fn conversations(seed: u64) -> Vec<Request> {
-    let mut random = Random(seed);
+    let mut dice = Dice(seed);
     let mut live: Vec<(usize, Vec<u8>)> = Vec::new();
     let mut requests = Vec::new();
     for name in 1..u8::MAX {
-        if live.len() < 7 || random.one_in(6) {
-            let node = random.below(2) as usize;
+        if live.len() < 7 || dice.one_in(6) {
+            let node = dice.roll(2) as usize;
             live.push((node, vec![0]));
         }
         if live.len() > 9 {
             live.remove(0);
         }
         // Mostly one that has just had its turn.
-        let index = live.len() - 1 - (random.below(9).min(random.below(9)) as usize).min(live.len() - 1);
+        let index = live.len() - 1 - (dice.roll(9).min(dice.roll(9)) as usize).min(live.len() - 1);
         let (node, blocks) = &mut live[index];
-        if random.one_in(4) {
+        if dice.one_in(4) {
             *node = 1 - *node;
         }
         blocks.push(name);

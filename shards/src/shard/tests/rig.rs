@@ -17,8 +17,8 @@ use orbitkv_wire::identity::{
 
 use super::super::command::{Holder, Media, Resident};
 use super::super::{
-    Command, Counters, DeviceGuardSettings, Key, Order, OrderKind, Outcome, Places, PrefetchSettings, Shard,
-    ShardSettings, Tag,
+    Command, Counters, DeviceGuardSettings, FetchEffect, FetchOrder, Key, Order, OrderKind, Outcome, Places,
+    PrefetchSettings, Shard, ShardSettings, Tag,
 };
 use crate::inventory::publisher::Residences;
 use crate::journal::{Interval, JournalSettings, Record};
@@ -527,6 +527,24 @@ impl Rig {
         let Outcome::Prefetched(outcomes) = self.call(command) else { panic!("not outcomes") };
         assert!(outcomes.iter().zip(0..).all(|((index, _), wanted)| *index == wanted));
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    /// Answers all that is sought, a peer may have it or nobody does; how much that was.
+    pub fn answer_seeks(&mut self, bytes: Option<u64>) -> usize {
+        let mut sought = 0;
+        while let Some(seek) = self.shard.poll_seek() {
+            self.shard.on_sought(seek, bytes);
+            sought += 1;
+        }
+        sought
+    }
+
+    /// The fetch that is wanted next.
+    pub fn fetch_order(&mut self) -> FetchOrder {
+        match self.shard.poll_fetch() {
+            Some(FetchEffect::Fetch(order)) => order,
+            other => panic!("no fetch but {other:?}"),
+        }
     }
 
     pub fn release(&mut self, token: u128, connection: u64) -> Outcome {

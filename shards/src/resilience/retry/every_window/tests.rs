@@ -1,6 +1,7 @@
 //! Histories of calls, and every window of them counted by brute force.
 
 use super::*;
+use crate::dice::Dice;
 use crate::fetcher::GuardSettings;
 
 const SECOND: u64 = 1_000_000_000;
@@ -13,21 +14,12 @@ enum Call {
     Extra,
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
 /// Calls in the order in which they were made, by time.
 type History = Vec<(u64, Call)>;
 
 /// Whether the bound of a window is kept: the share, or the burst if that is more.
-fn keeps(per_mille: u64, burst: u64, first: u64, extra: u64) -> bool {
-    1_000 * extra <= (per_mille * first).max(1_000 * burst)
+fn keeps(permille: u64, burst: u64, first: u64, extra: u64) -> bool {
+    1_000 * extra <= (permille * first).max(1_000 * burst)
 }
 
 /// The first window of a history, by its ends, that breaks a bound on `(first, extra)`. Windows are all stretches of
@@ -57,7 +49,7 @@ fn broken(
 }
 
 /// Whether a window that ends with the last call breaks the bound.
-fn breaks_at_end(history: &History, longest: Duration, per_mille: u64, burst: u64) -> bool {
+fn breaks_at_end(history: &History, longest: Duration, permille: u64, burst: u64) -> bool {
     let (mut first, mut extra) = (0, 0);
     let end = history.last().expect("a call").0;
     let within = history.iter().rev().take_while(|(at, _)| u128::from(end - at) < longest.as_nanos());
@@ -66,7 +58,7 @@ fn breaks_at_end(history: &History, longest: Duration, per_mille: u64, burst: u6
             Call::First => first += 1,
             Call::Extra => extra += 1,
         }
-        !keeps(per_mille, burst, first, extra)
+        !keeps(permille, burst, first, extra)
     })
 }
 
@@ -106,14 +98,14 @@ fn every_window_of_every_history_keeps_the_share_or_the_burst() {
     let (mut extras, mut refused) = (0, 0);
     for seed in 0..120 {
         let mut dice = Dice(seed);
-        let per_mille = [0, 5, 100, 333, 1_000][dice.roll(5) as usize];
+        let permille = [0, 5, 100, 333, 1_000][dice.roll(5) as usize];
         let burst = [1, 2, 7, 32, 64][dice.roll(5) as usize];
-        let mut budget = EveryWindow::new(per_mille, burst, LONGEST);
+        let mut budget = EveryWindow::new(permille, burst, LONGEST);
         let (history, no) = history(&mut dice, &mut budget);
         let broken = broken(&history, LONGEST, |first, extra| {
-            keeps(u64::from(per_mille), u64::from(burst), first, extra)
+            keeps(u64::from(permille), u64::from(burst), first, extra)
         });
-        assert_eq!(broken, None, "seed {seed}: {per_mille} of a thousand or {burst}");
+        assert_eq!(broken, None, "seed {seed}: {permille} of a thousand or {burst}");
         extras += history.iter().filter(|(_, call)| *call == Call::Extra).count();
         refused += no;
     }
@@ -127,8 +119,8 @@ fn nothing_is_refused_that_would_keep_it() {
     let mut refused = 0;
     for seed in 0..40 {
         let mut dice = Dice(1_000 + seed);
-        let (per_mille, burst) = (100, [1, 5, 16][dice.roll(3) as usize]);
-        let mut budget = EveryWindow::new(per_mille as u32, burst as u32, LONGEST);
+        let (permille, burst) = (100, [1, 5, 16][dice.roll(3) as usize]);
+        let mut budget = EveryWindow::new(permille as u32, burst as u32, LONGEST);
         let (mut history, mut now) = (History::new(), 0);
         for _ in 0..600 {
             let gap = [1, SECOND / 50, SECOND / 2][dice.roll(3) as usize];
@@ -145,7 +137,7 @@ fn nothing_is_refused_that_would_keep_it() {
                 history = tried;
             } else {
                 refused += 1;
-                let breaks = breaks_at_end(&tried, longer, per_mille, burst);
+                let breaks = breaks_at_end(&tried, longer, permille, burst);
                 assert!(breaks, "seed {seed}: refused at {now} though all windows keep it");
             }
         }
@@ -163,16 +155,16 @@ fn the_budgets_of_cores_are_one_of_the_node() {
         let node =
             GuardSettings { extra_burst: [1, 7, 64][dice.roll(3) as usize], ..GuardSettings::default() };
         let histories = (0..cores).map(|core| {
-            let GuardSettings { extra_per_mille, extra_burst, .. } = node.of_core(core, cores);
+            let GuardSettings { extra_permille, extra_burst, .. } = node.of_core(core, cores);
             assert!(extra_burst > 0, "no core is without any");
-            let mut budget = EveryWindow::new(extra_per_mille, extra_burst, LONGEST);
+            let mut budget = EveryWindow::new(extra_permille, extra_burst, LONGEST);
             history(&mut dice, &mut budget).0
         });
         let mut all: History = histories.flatten().collect();
         all.sort_by_key(|(at, _)| *at);
         let burst = if cores == 1 { node.extra_burst } else { node.extra_burst.max(2 * u32::from(cores)) };
         let broken = broken(&all, LONGEST, |first, extra| {
-            keeps(u64::from(node.extra_per_mille), u64::from(burst), first, extra)
+            keeps(u64::from(node.extra_permille), u64::from(burst), first, extra)
         });
         assert_eq!(broken, None, "seed {seed} of {cores} cores with {burst}");
         extras += all.iter().filter(|(_, call)| *call == Call::Extra).count();
