@@ -8,7 +8,7 @@
 //!
 //! A source whose breaker is open is no route: the next candidate is, or the fetch fails at once. Nothing waits for
 //! it, and nothing is learned of what it has, so a miss that comes of it is told as one and never as an absence. When
-//! its pause is over one fetch is the probe, alone in its operation.
+//! its pause is over one fetch that somebody waits for is the probe, alone in its operation.
 //!
 //! State is of a source's life: a later one begins without.
 
@@ -18,11 +18,12 @@ use std::time::Duration;
 use orbitkv_wire::inventory::SourceStream;
 
 use super::effect::FetcherEffect;
-use super::operation::Operation;
+use super::operation::{Operation, Talk};
 use super::order::{Fetch, Place};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::resilience::breaker::{self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket};
+use crate::resilience::gate::Class;
 use crate::resilience::retry::{BUDGET_WINDOW, EveryWindow};
 use crate::resilience::signature::Ending;
 use crate::time::Moment;
@@ -34,6 +35,10 @@ pub const EXTRA_BURST: u32 = 64;
 /// Part of a call's budget in which nothing came before it was given up, after which that is its source's doing: who
 /// asked had less time than the budget.
 pub(super) const PATIENCE_PART: u32 = 10;
+
+/// The same once it has answered: what it sends may wait there for others. Half of the usual budget is twice the age at
+/// which a stream goes before the others.
+const SENDING_PATIENCE_PART: u32 = 2;
 
 /// When sources are left alone, and how much is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +107,11 @@ pub(super) enum Fate {
     /// Nothing came for the budget of a call, or nobody answered a dial.
     Silent,
     /// Whoever wanted it wants it no more, and nothing that was read has come of it since then.
-    GivenUp { quiet_since: Moment },
+    GivenUp {
+        quiet_since: Moment,
+        /// Whether its source has taken it in.
+        has_answered: bool,
+    },
     /// It ended for reasons of ours.
     Ours,
 }
@@ -153,9 +162,13 @@ impl Guard {
         Guard { rule, open_for, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
-    /// Whether a fetch may be routed to a source.
-    pub fn admits(&self, source: &SourceStream, now: Moment) -> bool {
-        self.breakers.get(source).is_none_or(|breaker| !breaker.is_open(now))
+    /// Whether a fetch of this class may be routed to a source. What nobody waits for is no probe: it would wait behind
+    /// all that somebody does, which is turned away meanwhile.
+    pub fn admits(&self, source: &SourceStream, class: Class, now: Moment) -> bool {
+        self.breakers.get(source).is_none_or(|breaker| match class {
+            Class::Background => breaker.phase(now) == Phase::Closed,
+            Class::Release | Class::Demand => !breaker.is_open(now),
+        })
     }
 
     /// A fetch is routed to a source that admits it; what it carries there.
@@ -264,8 +277,9 @@ impl Fetcher {
 
     /// Notes what a call came to; only the first word about it counts.
     pub(super) fn judge(&mut self, number: u64, fate: Fate) {
-        let Some(Operation { line, call, .. }) = self.operations.get_mut(&number) else { return };
+        let Some(Operation { line, call, talk, .. }) = self.operations.get_mut(&number) else { return };
         let Some(call) = call.take() else { return };
+        let fate = if *talk == Talk::HeldBack { Fate::Ours } else { fate };
         let source = self.lines[line].source;
         self.guard.note(source, call, fate);
         self.is_due = true;
@@ -293,9 +307,13 @@ impl Fetcher {
 
     /// Judges the calls that have ended. What waits at a source that is left alone from now on goes on elsewhere.
     pub(super) fn settle_calls(&mut self, now: Moment) {
-        let (heard, patience) = (self.heard, self.settings.stall_wait / PATIENCE_PART);
+        let (heard, budget) = (self.heard, self.settings.stall_wait);
+        let is_patient = |quiet_since: Moment, has_answered: bool| {
+            let part = if has_answered { SENDING_PATIENCE_PART } else { PATIENCE_PART };
+            heard.since(quiet_since) >= budget / part
+        };
         for (source, Call { ticket, asked }, fate) in std::mem::take(&mut self.guard.fates) {
-            let ending = fate.ending(|quiet_since| heard.since(quiet_since) >= patience);
+            let ending = fate.ending(is_patient);
             let outcome = ending.map(|ending| match ending {
                 Ending::Answer { .. } => Outcome::Success,
                 Ending::Error | Ending::Timeout => Outcome::Failure,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::quic::{self, DialRefusal, Endpoint, Purpose, ReadError, ReadState, StreamId};
-use orbitkv_shards::fetcher::{ConnectionId, Fetcher, FetcherEffect, StreamEnd, Violation};
+use orbitkv_shards::fetcher::{ConnectionId, FETCH_TIME_MAX, Fetcher, FetcherEffect, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
 use orbitkv_shards::resilience::breaker::Change;
@@ -26,9 +26,6 @@ use super::links::Link;
 use super::planning::Tried;
 use super::sharing::Reading;
 use super::{Asked, Heard, Payload, PendingDial, Surroundings, Unasked, WaitingDial};
-
-/// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
-pub(super) const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a dial waits for room in the endpoint.
 const DIAL_WAIT: Duration = Duration::from_millis(500);
@@ -111,6 +108,7 @@ impl Payload {
                     let asked = Asked { operation: authorize.operation, tag: authorize.binding.tag() };
                     match &mut self.record_lookups {
                         Some(lookups) if self.fetching.contains_key(&connection) => {
+                            self.fetcher.on_held_back(connection, asked.operation);
                             lookups.park(authorize.binding.source.node, (connection, asked, frame));
                         }
                         _ => self.ask(connection, asked, frame, around),
@@ -216,6 +214,7 @@ impl Payload {
             Ok(stream) => {
                 // A fresh stream takes a frame; one of a connection that is lost ends with it.
                 let _ = around.endpoint.write(connection, stream, frame);
+                self.fetcher.on_sent(id, asked.operation, around.now);
                 streams.insert(stream, FetchStream::new(asked));
             }
             Err(quic::OpenRefusal::NoneLeft) => self.unasked.push_back((id, asked, frame)),

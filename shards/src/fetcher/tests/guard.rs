@@ -11,6 +11,7 @@ use super::rig::*;
 use crate::dice::Dice;
 use crate::fetcher::*;
 use crate::resilience::breaker::{Change, Phase};
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 const RESET: StreamEnd = StreamEnd::Reset { code: 1 };
@@ -293,6 +294,105 @@ fn a_probe_that_is_not_made_is_the_next_ones() {
     rig.begin(14, &[at("a")]);
     rig.connect();
     assert_eq!(rig.blocks(rig.operation("a")), [14]);
+}
+
+#[test]
+fn what_nobody_waits_for_is_no_probe() {
+    let mut rig = Rig::with(guarded(3, 1_000));
+    left_alone(&mut rig, 0..3);
+    rig.pass(1_000);
+    let ahead = |copy| Order { class: Class::Background, ..order(copy, u64::from(BYTES)) };
+    rig.begin_within(ahead(10), &[at("a")], 60_000);
+    rig.begin_within(ahead(11), &[at("a"), at("b")], 60_000);
+    rig.connect();
+    assert_eq!(ended(&mut rig), [(10, Err(BlockOutcome::Missing))]);
+    assert_eq!((rig.operations("a").len(), rig.blocks(rig.operation("b"))), (0, vec![11]));
+    rig.begin(12, &[at("a")]);
+    rig.step();
+    assert_eq!(rig.blocks(rig.operation("a")), [12]);
+    rig.begin_within(ahead(13), &[at("a")], 60_000);
+    rig.step();
+    assert_eq!(ended(&mut rig), [(13, Err(BlockOutcome::Missing))]);
+    rig.grant_all(rig.operation("a"));
+    rig.serve(rig.operation("a"), 0);
+    rig.step();
+    rig.begin_within(ahead(14), &[at("a")], 60_000);
+    rig.step();
+    assert_eq!(rig.blocks(rig.operation("a")), [14], "once it is asked as before");
+}
+
+#[test]
+fn a_probe_that_waits_for_our_own_window_blames_nobody() {
+    let stall_wait = Duration::from_secs(1);
+    let bounds = FetcherSettings { bytes_max: 100, source_bytes_max: 100, stall_wait, ..guarded(3, 1_000) };
+    let mut rig = Rig::with(bounds);
+    left_alone(&mut rig, 0..3);
+    rig.pass(1_000);
+    rig.begin(10, &[at("b")]);
+    rig.connect();
+    rig.begin(11, &[at("a")]);
+    rig.step();
+    assert_eq!((rig.operations("a").len(), rig.operations("b").len()), (0, 1), "there is room for one");
+    rig.pass(200);
+    rig.cancel(11);
+    assert_eq!(standing(&rig, "a"), Some((Phase::HalfOpen, 1)));
+    rig.grant_all(rig.operation("b"));
+    rig.serve(rig.operation("b"), 0);
+    rig.begin(12, &[at("a")]);
+    rig.step();
+    assert_eq!(rig.blocks(rig.operation("a")), [12], "the next one is the probe");
+}
+
+#[test]
+fn a_source_that_has_answered_may_pause_for_half_of_the_budget() {
+    let with = |is_granted: bool, silent_ms: u64| {
+        let mut rig = Rig::with(FetcherSettings { stall_wait: Duration::from_secs(1), ..Default::default() });
+        for copy in 0..20 {
+            rig.begin(copy, &[at("a")]);
+            rig.connect();
+            if is_granted {
+                rig.grant_all(rig.operation("a"));
+            }
+            rig.pass(silent_ms);
+            rig.cancel(copy);
+        }
+        standing(&rig, "a").map_or(0, |(_, opens)| opens)
+    };
+    assert_eq!([with(true, 200), with(true, 499), with(true, 500)], [0, 0, 1]);
+    assert_eq!([with(false, 99), with(false, 200)], [0, 1]);
+}
+
+#[test]
+fn nothing_is_held_against_a_source_before_its_request_goes_out() {
+    let mut rig = Rig::with(guarded(2, 1_000));
+    let held_back = |rig: &mut Rig, copy| {
+        rig.begin(copy, &[at("a")]);
+        rig.connect();
+        let (number, connection) = (rig.operation("a"), rig.connection("a"));
+        rig.room.on_held_back(connection, Rig::id(number));
+        (number, connection)
+    };
+    for copy in 0..3 {
+        held_back(&mut rig, copy);
+        rig.pass(50);
+        rig.cancel(copy);
+    }
+    // Nor when it is given up here for good.
+    held_back(&mut rig, 10);
+    rig.pass(100);
+    assert_eq!(rig.room.figures().stalled, 1);
+    ended(&mut rig);
+    assert_eq!((standing(&rig, "a"), rig.room.figures().calls_failed), (None, 0));
+    for copy in 20..22 {
+        let (number, connection) = held_back(&mut rig, copy);
+        rig.pass(50);
+        rig.room.on_sent(connection, Rig::id(number), rig.now);
+        rig.pass(9);
+        assert_eq!(rig.room.figures().calls_failed, u64::from(copy) - 20);
+        rig.pass(1);
+        rig.cancel(copy);
+    }
+    assert_eq!(standing(&rig, "a"), Some((Phase::Open, 1)), "then it counts");
 }
 
 #[test]
