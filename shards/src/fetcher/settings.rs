@@ -10,7 +10,7 @@ use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 /// Bounds of the room, for one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetcherSettings {
-    /// Fetches begun and not ended; one more fails as busy.
+    /// Fetches begun and not ended; one more fails as busy, and what nobody waits for at half of it.
     pub fetches_max: usize,
     /// Payload connections, dialed ones included (chapter 2.10).
     pub connections_max: usize,
