@@ -26,7 +26,7 @@ use orbitkv_shards::namespaces;
 use orbitkv_shards::residents::Residents;
 use orbitkv_shards::retention::Retention;
 use orbitkv_shards::segment_log::{SegmentLogSettings, table_memory_bytes};
-use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, PrefetchSettings, Shard, ShardSettings};
+use orbitkv_shards::shard::{LIFE_SLICE_ENTRIES, PrefetchSettings, Shard, ShardSettings, throttle_bytes};
 use orbitkv_shards::slab::{Slab, SlabSettings};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
@@ -221,7 +221,8 @@ pub fn bill(settings: &NodeSettings) -> Bill {
         ledger_bytes: WAITING_MAX * 256
             + bill::charged_slots_max(settings.dram_slice_bytes) * LEASED_SLOT_BYTES,
         mailbox_bytes: Mail::table_bytes(participants) / settings.shards as u64,
-        namespace_bytes: namespaces::table_bytes(bounds::NAMESPACES_MAX) as u64,
+        namespace_bytes: namespaces::table_bytes(bounds::NAMESPACES_MAX) as u64
+            + settings.namespace_rate.map_or(0, |_| throttle_bytes(bounds::NAMESPACES_MAX) as u64),
         index_bytes: cluster.map_or(0, |cluster| cluster.index_slice_bytes),
         receive_bytes: cluster.map_or(0, |cluster| cluster.receive_slice_bytes),
         metadata_queue_bytes: cluster
@@ -264,6 +265,7 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         device_guard: settings.device_guard,
         life_slice_entries: LIFE_SLICE_ENTRIES,
         prefetch: PrefetchSettings::of_slice(settings.dram_slice_bytes, settings.prefetch_percent),
+        namespace_rate: settings.namespace_rate.and_then(|rate| rate.share(shard, settings.shards)),
         // Nobody sends a standalone node anything.
         retention: settings.cluster.as_ref().map_or(Retention::Keep, |cluster| cluster.retention),
         audit_interval: settings.audit_interval,

@@ -39,7 +39,7 @@ pub use values::{CoreList, HttpBind, is_node_id};
 
 use orbitkv_native::engine_socket::SOCKET_PATH_BYTES_MAX;
 use orbitkv_native::ssd_ring::DEVICE_DEPTH_MAX;
-use orbitkv_shards::shard::DeviceGuardSettings;
+use orbitkv_shards::shard::{DeviceGuardSettings, NamespaceRate};
 
 use crate::quantity::{ByteSize, GIB, MIB, Span};
 use refusal::refused;
@@ -106,6 +106,8 @@ pub struct NodeSettings {
     pub device_guard: DeviceGuardSettings,
     /// Share of DRAM, and of the payload on its way from peers, for what engines have announced, in percent.
     pub prefetch_percent: u32,
+    /// What one namespace may save and have brought in time, on the whole node; none is as much as there is room for.
+    pub namespace_rate: Option<NamespaceRate>,
     /// Journal ring of one shard in bytes.
     pub journal_slice_bytes: u64,
     /// Pages the arena asks for.
@@ -171,6 +173,7 @@ impl NodeSettings {
             trace_turns: args.trace_turns == Some(true),
             device_guard: guard::device(args)?,
             prefetch_percent: prefetch_percent(args)?,
+            namespace_rate: flow::namespace_rate(args, shards)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),
             engine_uids: engine_uids(args, machine)?,

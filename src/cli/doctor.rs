@@ -161,7 +161,9 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
         );
     }
     let refused = report.service.saves_refused;
-    let asked = report.service.saves_committed + refused.busy + refused.too_large;
+    let throttled = report.service.throttled;
+    let busy = refused.busy.saturating_sub(throttled.saves);
+    let asked = report.service.saves_committed + busy + refused.too_large;
     if refused.too_large > 0 {
         let what =
             format!("{} blocks of shard {shard} were too large for its arena slice", refused.too_large);
@@ -173,8 +175,18 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
             "raise --dram or lower --shards",
         );
     }
-    if refused.busy * 100 > asked * REFUSED_PERCENT_HIGH {
-        let what = format!("{} of {asked} blocks offered to shard {shard} found no room", refused.busy);
+    if throttled.saves + throttled.acquires > 0 {
+        let what = format!(
+            "a namespace of shard {shard} used up its rate: {} of saves and {} of acquires were refused",
+            ByteSize(throttled.save_bytes).rounded(),
+            ByteSize(throttled.acquire_bytes).rounded()
+        );
+        let why = "its engines were told to be busy, so that the others keep their part of the node";
+        let remedy = "raise --namespace-rate or --namespace-burst if the node has room for more";
+        add(Severity::Notice, "namespace-throttled", what, why, remedy);
+    }
+    if busy * 100 > asked * REFUSED_PERCENT_HIGH {
+        let what = format!("{busy} of {asked} blocks offered to shard {shard} found no room");
         let why = "everything evictable was leased, reserved or waiting to be written back";
         let remedy = "raise --dram, release leases sooner, or use a faster SSD if write-backs are queued";
         add(Severity::Notice, "saves-refused", what, why, remedy);
@@ -349,7 +361,7 @@ mod tests {
     #[test]
     fn each_trouble_has_its_own_finding() {
         type Change = fn(&mut MetadataPage);
-        let table: [(Change, &str, Severity); 16] = [
+        let table: [(Change, &str, Severity); 18] = [
             (|p| p.shards[0].ssd.breaker.state = "open".to_owned(), "ssd-left-alone", Severity::Fault),
             (|p| p.shards[0].ssd.breaker.state = "half-open".to_owned(), "ssd-left-alone", Severity::Fault),
             (|p| p.shards[0].ssd.lost_writes = 1, "lost-writes", Severity::Fault),
@@ -360,6 +372,15 @@ mod tests {
             (|p| p.shards[0].ssd.write_backs_failed = 1, "ssd-errors", Severity::Fault),
             (|p| p.shards[0].service.saves_refused.too_large = 1, "saves-too-large", Severity::Fault),
             (|p| p.shards[0].service.saves_refused.busy = 100, "saves-refused", Severity::Notice),
+            (
+                |p| {
+                    let service = &mut p.shards[0].service;
+                    (service.saves_refused.busy, service.throttled.saves) = (100, 100);
+                },
+                "namespace-throttled",
+                Severity::Notice,
+            ),
+            (|p| p.shards[0].service.throttled.acquires = 1, "namespace-throttled", Severity::Notice),
             (|p| p.shards[0].arena.leased_bytes = 400, "high-lease-share", Severity::Notice),
             (|p| p.shards[0].turns.stalls = 1_001, "stalls", Severity::Notice),
             (|p| p.shards[0].engine.malformed_frames = 1, "engine-protocol", Severity::Notice),

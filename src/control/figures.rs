@@ -12,7 +12,8 @@ use orbitkv_wire::inventory::{Kind, OpenRefusal};
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
     LendingReport, PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport,
-    SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState, TurnReport,
+    SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState,
+    ThrottledReport, TurnReport,
 };
 use super::{routes, sources};
 use crate::core::report::CoreReport;
@@ -93,6 +94,14 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
                 too_large: counters.saves_too_large,
                 being_saved: counters.saves_being_saved,
                 draining: counters.saves_draining,
+            },
+            throttled: ThrottledReport {
+                saves: counters.throttled_saves,
+                save_bytes: counters.throttled_save_bytes,
+                acquires: counters.throttled_acquires,
+                acquire_bytes: counters.throttled_acquire_bytes,
+                prefetches: counters.throttled_prefetches,
+                prefetch_bytes: counters.throttled_prefetch_bytes,
             },
             prefetch: PrefetchReport {
                 taken: counters.prefetch_taken,
@@ -307,6 +316,9 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         queued_bytes: fetcher.bytes_queued,
         draining_bytes: fetcher.bytes_draining,
         paced_us: micros(fetcher.paced),
+        shed_demand_length: fetcher.shed_demand_length,
+        shed_background_length: fetcher.shed_background_length,
+        shed_background_age: fetcher.shed_background_age,
     }
 }
 

@@ -219,6 +219,14 @@ const METRICS: &[Metric] = &[
             ],
         )
     }),
+    counter("orbitkv_throttled_blocks", "Blocks refused because their namespace had used up its rate", |r| {
+        let of = r.service.throttled;
+        by("kind", [("save", of.saves), ("acquire", of.acquires), ("prefetch", of.prefetches)])
+    }),
+    counter("orbitkv_throttled_bytes", "Payload bytes of those", |r| {
+        let of = r.service.throttled;
+        by("kind", [("save", of.save_bytes), ("acquire", of.acquire_bytes), ("prefetch", of.prefetch_bytes)])
+    }),
     counter("orbitkv_prefetch_blocks", "Blocks that engines announced, by what became of them", |r| {
         let p = r.service.prefetch;
         by(

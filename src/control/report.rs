@@ -245,10 +245,31 @@ pub struct ServiceReport {
     pub saves_lost_race: u64,
     /// Blocks refused a slot, by reason.
     pub saves_refused: SaveRefusals,
+    /// Blocks for which there was no slot because their namespace had used up its rate; parts of those refused for want of
+    /// room.
+    pub throttled: ThrottledReport,
     /// Blocks that engines announced.
     pub prefetch: PrefetchReport,
     /// Blocks that peers have sent.
     pub retention: RetentionReport,
+}
+
+/// What a rate of namespaces held back: counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThrottledReport {
+    /// Blocks that were not taken in.
+    pub saves: u64,
+    /// Payload bytes of those.
+    pub save_bytes: u64,
+    /// Blocks of an Acquire that were not read from SSD or brought from a peer.
+    pub acquires: u64,
+    /// Payload bytes of those.
+    pub acquire_bytes: u64,
+    /// Announced blocks that were not.
+    pub prefetches: u64,
+    /// Payload bytes of those.
+    pub prefetch_bytes: u64,
 }
 
 /// Blocks that engines announced: counters but for the last two.

@@ -213,6 +213,16 @@ pub struct NodeArgs {
     #[arg(long, value_name = "PERCENT", env = "ORBITKV_PREFETCH")]
     pub prefetch: Option<u32>,
 
+    /// Bytes a second that engines of one namespace may save and have brought into DRAM, from SSD and from peers, e.g.
+    /// 256mib; what is more is busy; at least 64kib a shard; 0 is as much as there is room for  [default: 0]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_NAMESPACE_RATE")]
+    pub namespace_rate: Option<ByteSize>,
+
+    /// As many bytes that may go at once after a rest, at least 64kib a shard; needs --namespace-rate
+    /// [default: what the rate has in a second]
+    #[arg(long, value_name = "SIZE", env = "ORBITKV_NAMESPACE_BURST")]
+    pub namespace_burst: Option<ByteSize>,
+
     /// User id whose engines may connect beside our own, such as a container's; may be repeated.
     /// Engines of all admitted ids can write the arena and trust each other  [default: none]
     #[arg(long, value_name = "UID", env = "ORBITKV_ENGINE_UID", value_delimiter = ',')]
@@ -384,6 +394,8 @@ impl NodeArgs {
             ssd_breaker_pause: self.ssd_breaker_pause.or(below.ssd_breaker_pause),
             ssd_read_budget: self.ssd_read_budget.or(below.ssd_read_budget),
             prefetch: self.prefetch.or(below.prefetch),
+            namespace_rate: self.namespace_rate.or(below.namespace_rate),
+            namespace_burst: self.namespace_burst.or(below.namespace_burst),
             arena_pages: self.arena_pages.or(below.arena_pages),
             ssd_backend: self.ssd_backend.or(below.ssd_backend),
             engine_uid: given(self.engine_uid, below.engine_uid),

@@ -82,6 +82,8 @@ const STABLE: [&str; 48] = [
     "ssd-depth",
     "audit",
     "prefetch",
+    "namespace-rate",
+    "namespace-burst",
     "trace-turns",
     "ssd-breaker",
     "ssd-breaker-pause",
@@ -269,6 +271,29 @@ fn announcements_have_a_share_of_memory_that_leaves_most_of_it_to_others() {
 }
 
 #[test]
+fn a_namespace_has_a_rate_if_it_is_told_and_a_burst_of_a_second_of_it() {
+    let of = |flags: &[&str]| {
+        let rate = resolve(flags, 2).expect("legal").namespace_rate;
+        rate.map(|of| (of.rate.bytes_a_second(), of.burst_bytes))
+    };
+    assert_eq!((of(&[]), of(&["--namespace-rate", "0"])), (None, None));
+    assert_eq!(of(&["--namespace-rate", "8mib"]), Some((8 * MIB, 8 * MIB)));
+    assert_eq!(of(&["--namespace-rate", "8mib", "--namespace-burst", "64kib"]), Some((8 * MIB, 64 * 1024)));
+    for (flags, parts) in [
+        (&["--namespace-rate", "10kib"][..], &["--namespace-rate 10kib", "at least 64kib"][..]),
+        (&["--namespace-rate", "64kib", "--shards", "2"], &["--namespace-rate", "128kib for 2 shards"]),
+        (
+            &["--namespace-rate", "8mib", "--namespace-burst", "64kib", "--shards", "2"],
+            &["--namespace-burst", "128kib for 2 shards"],
+        ),
+        (&["--namespace-burst", "8mib"], &["--namespace-burst 8mib", "--namespace-rate is 0", "add"]),
+    ] {
+        let text = refusal(flags, 2);
+        parts.iter().for_each(|part| assert!(text.contains(part), "no {part} in {text}"));
+    }
+}
+
+#[test]
 fn transports_are_quic_with_or_without_shared_memory() {
     let with = |transports: &[&str]| resolve(&[&CLUSTER[..], transports].concat(), 2);
     let shares =
@@ -323,7 +348,7 @@ fn every_setting_can_come_from_a_file() {
     for name in config_file::setting_names() {
         let value = match name.as_str() {
             "dram" | "ssd" | "journal" | "index-budget" | "receive-budget" => "\"64mib\"",
-            "receive-rate" | "egress-rate" => "\"64mib\"",
+            "receive-rate" | "egress-rate" | "namespace-rate" | "namespace-burst" => "\"64mib\"",
             "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause"
             | "ssd-read-budget" => "\"1ms\"",
             "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",

@@ -23,5 +23,6 @@ mod prefetch;
 mod replays;
 mod routing;
 mod sharing;
+mod shedding;
 mod turns;
 mod visibility;

@@ -10,6 +10,7 @@ mod guards;
 mod rollout;
 mod rows;
 pub mod stage;
+mod throttle;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +30,6 @@ use rows::Row;
 
 /// Patterns that nothing of a node asks, and why; the others are measured.
 const UNUSED: &[(&str, &str)] = &[
-    ("throttle and shed", "no namespace has a rate; pools refuse whatever comes, without classes"),
     ("failover", "no preferred source: candidates are in a fixed order for each block"),
     ("health", "/health and /ready look at the process and its cores; no canary is written"),
     (

@@ -10,7 +10,7 @@ use super::figures::{
 };
 use super::rollout::configuration;
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Scene, Stage};
-use super::{Given, guards};
+use super::{Given, guards, throttle};
 use crate::Failure;
 use crate::profile::Profile;
 use crate::statistics::Latencies;
@@ -46,6 +46,7 @@ pub const ALL: &[(&str, Measured)] = &[
     ("zones", guards::zones),
     ("failure modes", guards::failure_modes),
     ("configuration", configuration),
+    ("throttle and shed", throttle::throttle),
 ];
 
 /// Blocks that are asked for on a quiet day.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::client::{
-    Client, ClientSettings, CommitOutcome, EvictOutcome, Lease, Medium, Namespace, Place, PrefixList, SaveKey,
+    Client, ClientSettings, CommitOutcome, EvictOutcome, Lease, Medium, Namespace, Place, PrefixList,
+    Registration, Reserved, SaveKey,
 };
 use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
 use orbitkv::control::metadata::MetadataPage;
@@ -135,8 +136,23 @@ impl Stage {
     /// # Errors
     /// If it is not let in.
     pub fn engine(&self, at: usize) -> Result<Engine, Failure> {
+        self.engine_of(at, &registration(BLOCK_BYTES))
+    }
+
+    /// An engine at a node in a namespace of its own, which no other engine here has.
+    ///
+    /// # Errors
+    /// If it is not let in.
+    pub fn stranger(&self, at: usize) -> Result<Engine, Failure> {
+        let registration = registration(BLOCK_BYTES);
+        let [instance, model] =
+            [&registration.instance, &registration.model].map(|name| format!("{name}-stranger"));
+        self.engine_of(at, &Registration { instance, model, ..registration })
+    }
+
+    fn engine_of(&self, at: usize, registration: &Registration) -> Result<Engine, Failure> {
         let mut client = Client::connect(ClientSettings::new(self.cluster.nodes()[at].socket()))?;
-        let namespace = client.register(&registration(BLOCK_BYTES), WAIT)?;
+        let namespace = client.register(registration, WAIT)?;
         Ok(Engine { client, namespace })
     }
 
@@ -153,23 +169,9 @@ impl Stage {
         signals: &StopSignals,
     ) -> Result<(), Failure> {
         let rows_before = self.report(READER)?.0.index_rows;
-        let mut source = Source::seeded(generation, BATCH_BLOCKS, BLOCK_BYTES);
-        let hashes = block_hashes(0, generation, 0..blocks as u64);
-        let Engine { client, namespace } = &mut self.engines[at];
-        for (number, batch) in hashes.chunks(BATCH_BLOCKS).enumerate() {
-            pause(Duration::ZERO, signals)?;
-            let key = |&block| SaveKey { block, group: GROUP, bytes: BLOCK_BYTES };
-            let keys: Vec<SaveKey> = batch.iter().map(key).collect();
-            let reserved = client.reserve(*namespace, &keys, false, WAIT)?;
-            let mut slots = reserved.into_iter().map(slot).collect::<Result<Vec<_>, _>>()?;
-            source.stamp(generation, (number * BATCH_BLOCKS) as u64);
-            for (position, slot) in slots.iter_mut().enumerate() {
-                slot.copy_in(0, source.block(position))?;
-            }
-            let outcomes = client.commit(&mut slots, WAIT)?;
-            if outcomes.iter().any(|outcome| *outcome != CommitOutcome::Committed) {
-                return Err(format!("blocks were not committed: {outcomes:?}").into());
-            }
+        let taken = self.engines[at].offer(generation, blocks, signals)?;
+        if taken < blocks {
+            return Err(format!("{} of {blocks} blocks got no slot", blocks - taken).into());
         }
         self.await_shown(READER, generation, blocks, signals)?;
         let began = Instant::now();
@@ -335,6 +337,38 @@ impl Stage {
 }
 
 impl Engine {
+    /// Offers the first blocks of a generation once, and saves those that the node takes; how many they are.
+    ///
+    /// # Errors
+    /// If a slot is neither given nor busy, a block is not committed, or a signal came.
+    pub fn offer(&mut self, generation: u64, blocks: usize, signals: &StopSignals) -> Result<usize, Failure> {
+        let mut source = Source::seeded(generation, BATCH_BLOCKS, BLOCK_BYTES);
+        let hashes = block_hashes(0, generation, 0..blocks as u64);
+        let mut taken = 0;
+        for (number, batch) in hashes.chunks(BATCH_BLOCKS).enumerate() {
+            pause(Duration::ZERO, signals)?;
+            let key = |&block| SaveKey { block, group: GROUP, bytes: BLOCK_BYTES };
+            let keys: Vec<SaveKey> = batch.iter().map(key).collect();
+            let reserved = self.client.reserve(self.namespace, &keys, false, WAIT)?;
+            source.stamp(generation, (number * BATCH_BLOCKS) as u64);
+            let mut slots = Vec::with_capacity(keys.len());
+            for (position, reserved) in reserved.into_iter().enumerate() {
+                if matches!(reserved, Reserved::Busy) {
+                    continue;
+                }
+                let mut slot = slot(reserved)?;
+                slot.copy_in(0, source.block(position))?;
+                slots.push(slot);
+            }
+            taken += slots.len();
+            let outcomes = self.client.commit(&mut slots, WAIT)?;
+            if outcomes.iter().any(|outcome| *outcome != CommitOutcome::Committed) {
+                return Err(format!("blocks were not committed: {outcomes:?}").into());
+            }
+        }
+        Ok(taken)
+    }
+
     /// Asks for blocks of a generation and compares what comes.
     ///
     /// # Errors

@@ -15,13 +15,14 @@ pub(super) fn is_background(turn: Turn) -> bool {
 
 impl Fetcher {
     /// Somebody waits for a fetch from now on, until `deadline` at least. Nothing happens if it has ended.
-    pub fn promote(&mut self, copy: CopyId, deadline: Moment) {
+    pub fn promote(&mut self, copy: CopyId, deadline: Moment, now: Moment) {
         let Some(fetch) = self.fetches.get_mut(&copy).filter(|fetch| fetch.order.class == Class::Background)
         else {
             return;
         };
         let (before, late) = (fetch.turn(), fetch.deadline);
         fetch.order.class = Class::Demand;
+        fetch.since = now;
         fetch.deadline = fetch.deadline.max(deadline);
         let (after, place, due) = (fetch.turn(), fetch.place, fetch.deadline);
         self.timers.remove(&(late, Timer::Deadline(copy)));

@@ -117,6 +117,13 @@ pub struct FetcherFigures {
     /// Time in which something waited to be asked for because of the rate alone.
     pub paced: Duration,
 
+    /// Fetches that somebody waits for, failed as busy because too many had not ended.
+    pub shed_demand_length: u64,
+    /// Fetches that nobody waits for, failed as busy because more than half as many had not ended.
+    pub shed_background_length: u64,
+    /// Fetches that nobody waits for, failed as busy because what somebody waits for had waited too long.
+    pub shed_background_age: u64,
+
     /// Fetches begun for which nobody waited.
     pub begun_background: u64,
     /// Of those, fetches that somebody came to wait for.

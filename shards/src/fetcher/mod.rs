@@ -33,6 +33,7 @@ mod order;
 mod payload;
 mod routing;
 mod settings;
+mod shedding;
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +50,7 @@ use crate::flow::pacing::{PacedTime, Pacer, Rate};
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
-use crate::resilience::gate::Class;
+use crate::resilience::gate::{Class, Shedder};
 use crate::time::Moment;
 
 use guard::Guard;
@@ -120,6 +121,9 @@ pub struct Fetcher {
     paced_until: Option<Moment>,
     /// Of those, bytes for which nobody waited.
     background_bytes: u64,
+    shedder: Shedder,
+    /// When what nobody waits for has waited behind demand for too long.
+    sheds_at: Option<Moment>,
     guard: Guard,
     modes: Modes,
 
@@ -170,6 +174,8 @@ impl Fetcher {
             paced: PacedTime::default(),
             paced_until: None,
             background_bytes: 0,
+            shedder: Shedder::with_deadlines(settings.fetches_max as u64),
+            sheds_at: None,
             guard: Guard::new(settings.guard),
             modes: Modes::default(),
             heard: Moment(0),
@@ -183,11 +189,11 @@ impl Fetcher {
 
     /// Begins to bring a block, until `deadline`. It ends with one Fetched or Failed, not before the next
     /// turn. Of the candidates, best first, those with another length are no candidates, and at most
-    /// [`CANDIDATES_MAX`] are looked at.
+    /// [`CANDIDATES_MAX`] are looked at. It fails as busy if too many have not ended ([`FetcherSettings::fetches_max`]).
     ///
     /// # Panics
     /// If the copy is being fetched, or has no bytes.
-    pub fn begin(&mut self, order: Order, candidates: &[Candidate], deadline: Moment) {
+    pub fn begin(&mut self, order: Order, candidates: &[Candidate], deadline: Moment, now: Moment) {
         assert!(order.bytes > 0, "a block has bytes");
         assert!(!self.fetches.contains_key(&order.copy), "a copy is fetched once at a time");
         self.figures.begun += 1;
@@ -195,12 +201,12 @@ impl Fetcher {
         let is_background = order.class == Class::Background;
         self.figures.begun_background += u64::from(is_background);
         let is_too_large = is_background && order.bytes > self.settings.background_bytes_max;
-        if self.fetches.len() >= self.settings.fetches_max || is_too_large {
+        if self.is_shed(order.class) || is_too_large {
             self.report_failure(order.copy, BlockOutcome::Busy);
             return;
         }
         self.fetches_made += 1;
-        let fetch = Fetch::new(order, candidates, deadline, self.fetches_made);
+        let fetch = Fetch::new(order, candidates, deadline, (self.fetches_made, now));
         self.timers.insert((deadline, Timer::Deadline(order.copy)));
         self.unplaced.insert(fetch.turn());
         self.fetches.insert(order.copy, fetch);
@@ -233,7 +239,7 @@ impl Fetcher {
         self.settle_calls(now);
         self.place(now);
         self.dial(now);
-        let more = self.ask(now);
+        let more = self.ask(now) | self.shed_waiting(now);
         self.is_due = more || !self.unplaced.is_empty() || self.has_fired(now);
         self.assert_counts();
         self.is_due
@@ -248,7 +254,11 @@ impl Fetcher {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         let timer = self.timers.first().map(|(due, _)| *due);
-        if self.is_due { Some(Moment(0)) } else { timer.into_iter().chain(self.paced_until).min() }
+        if self.is_due {
+            Some(Moment(0))
+        } else {
+            timer.into_iter().chain(self.paced_until).chain(self.sheds_at).min()
+        }
     }
 
     /// Fetches that have not ended.

@@ -99,6 +99,8 @@ pub(super) struct Fetch {
     pub deadline: Moment,
     /// Grows with every fetch: who came first goes first.
     pub age: u64,
+    /// When it began, or somebody came to wait for it.
+    pub since: Moment,
     pub place: Place,
     /// Whether shared memory has failed it once, so that it goes over QUIC from then on.
     pub needs_quic: bool,
@@ -149,7 +151,12 @@ impl Setback {
 pub(super) type Turn = ((Class, Moment), u64, CopyId);
 
 impl Fetch {
-    pub fn new(order: Order, candidates: &[Candidate], deadline: Moment, age: u64) -> Fetch {
+    pub fn new(
+        order: Order,
+        candidates: &[Candidate],
+        deadline: Moment,
+        (age, since): (u64, Moment),
+    ) -> Fetch {
         let fits = |candidate: &&Candidate| u64::from(candidate.bytes) == order.bytes;
         let route = |candidate: &Candidate| Route { candidate: *candidate, not_before: Moment(0) };
         let routes = candidates.iter().filter(fits).take(CANDIDATES_MAX).map(route).collect();
@@ -161,6 +168,7 @@ impl Fetch {
             tried: 0,
             deadline,
             age,
+            since,
             place,
             needs_quic: false,
             attempt: None,

@@ -13,7 +13,7 @@ pub const FETCH_TIME_MAX: Duration = Duration::from_millis(GRANT_MS_MAX as u64);
 /// Bounds of the room, for one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetcherSettings {
-    /// Fetches begun and not ended; one more fails as busy.
+    /// Fetches begun and not ended; one more fails as busy, and what nobody waits for at half of it.
     pub fetches_max: usize,
     /// Payload connections, dialed ones included (chapter 2.10).
     pub connections_max: usize,

@@ -10,5 +10,6 @@ mod queue;
 mod retuned;
 mod rig;
 mod shared;
+mod shedding;
 mod streams;
 mod trials;

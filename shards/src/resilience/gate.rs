@@ -2,7 +2,8 @@
 //! shedding by class, so that what is given up first is what is missed least.
 //!
 //! The models' throttle forgets at every tick what a flow did not use, and refuses a third of a flow whose
-//! work comes in pieces larger than a tick's ceiling. A node's carries it, up to a burst.
+//! work comes in pieces larger than a tick's ceiling. A node's carries it, up to a burst, and lets what is larger than a
+//! burst go when all of that is there, on credit.
 
 use std::time::Duration;
 
@@ -121,6 +122,27 @@ impl Throttle {
         };
         Err(Throttled { retry_after })
     }
+
+    /// Whether so many tokens may go now: as many are there, or there is a whole burst and they are more.
+    ///
+    /// # Errors
+    /// Says when they may, if nothing else takes any until then.
+    pub fn admits(&self, amount: f64) -> Result<(), Throttled> {
+        let (wanted, rate) = match self.refill {
+            Refill::EachTick { .. } => (amount, 0.0),
+            Refill::Carrying { rate, burst } => (amount.min(burst), rate),
+        };
+        if self.tokens >= wanted {
+            return Ok(());
+        }
+        let wait = (wanted - self.tokens) / rate;
+        Err(Throttled { retry_after: Duration::try_from_secs_f64(wait).ok() })
+    }
+
+    /// Tokens go. What is more than there are is owed: nothing else is admitted until it has come back.
+    pub fn charge(&mut self, amount: f64) {
+        self.tokens -= amount;
+    }
 }
 
 impl Shedder {
@@ -143,6 +165,21 @@ impl Shedder {
         }
     }
 
+    /// A node's, where demand has deadlines of its own that end it: until then it is of use however old the queue is, and a
+    /// queue that a rate holds back is old by right.
+    #[must_use]
+    pub const fn with_deadlines(queued_units: u64) -> Shedder {
+        let mut shedder = Shedder::by_class(queued_units);
+        shedder.limits[Class::Demand as usize].age = None;
+        shedder
+    }
+
+    /// Longest that the head of the queue may have waited for work of a class to be let in, if that is bounded.
+    #[must_use]
+    pub const fn age_max(&self, class: Class) -> Option<Duration> {
+        self.limits[class as usize].age
+    }
+
     /// Whether work of so many units is let in behind `queued_units`, whose head has waited for `age`.
     #[must_use]
     pub fn admit(&self, class: Class, units: u64, queued_units: u64, age: Duration) -> Verdict {
@@ -159,9 +196,53 @@ impl Shedder {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
+
+    /// What is there of a burst after all that went, from the definition alone: of every span that ends now, what the rate
+    /// and a burst let go in it less what went.
+    fn level(rate: i64, burst: i64, gone: &[(i64, i64)], now: i64) -> i64 {
+        let of_span = |from: usize| {
+            let went: i64 = gone[from..].iter().map(|(_, amount)| amount).sum();
+            burst + (now - gone[from].0) * rate / 8 - went
+        };
+        (0..gone.len()).map(of_span).min().unwrap_or(burst).min(burst)
+    }
+
+    proptest! {
+        /// Eighths of a second and rates that are multiples of eight: floating point has them exactly.
+        #[test]
+        fn every_span_has_its_rate_and_one_burst_and_what_is_larger_is_owed(
+            (rate, burst) in (1i64..40, 1i64..60),
+            tries in proptest::collection::vec((0i64..12, 1i64..90), 1..80),
+        ) {
+            let rate = 8 * rate;
+            let mut throttle =
+                Throttle::new(Refill::Carrying { rate: rate as f64, burst: burst as f64 }, Moment(0));
+            let (mut now, mut gone) = (0, Vec::new());
+            for (eighths, amount) in tries {
+                now += eighths;
+                throttle.tick(Moment(now as u64 * SECOND / 8));
+                let level = level(rate, burst, &gone, now);
+                let wanted = amount.min(burst);
+                match throttle.admits(amount as f64) {
+                    Ok(()) => {
+                        prop_assert!(level >= wanted, "{amount} of {level}");
+                        throttle.charge(amount as f64);
+                        gone.push((now, amount));
+                    }
+                    Err(Throttled { retry_after }) => {
+                        prop_assert!(level < wanted, "{amount} of {level}");
+                        let wait = Duration::from_secs_f64((wanted - level) as f64 / rate as f64);
+                        prop_assert_eq!(retry_after, Some(wait));
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_a_tick_leaves_is_carried_up_to_a_burst() {
@@ -210,6 +291,19 @@ mod tests {
             (Verdict::Admit, Verdict::ShedForAge)
         );
         assert_eq!(aged(Class::Release, 1_000_000), Verdict::Admit);
+        // Where demand ends by itself its age is no reason, and all else is.
+        let ends = Shedder::with_deadlines(100);
+        for class in [Class::Release, Class::Demand, Class::Background] {
+            for (queued, milliseconds) in [(0, 51), (49, 0), (50, 0), (100, 0), (125, 0)] {
+                let age = Duration::from_millis(milliseconds);
+                assert_eq!(ends.admit(class, 1, queued, age), shedder.admit(class, 1, queued, age));
+            }
+        }
+        assert_eq!(ends.admit(Class::Demand, 1, 0, Duration::MAX), Verdict::Admit);
+        assert_eq!(
+            (ends.age_max(Class::Demand), ends.age_max(Class::Background)),
+            (None, Some(BACKGROUND_AGE))
+        );
     }
 
     #[test]

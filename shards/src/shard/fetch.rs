@@ -11,6 +11,7 @@ use orbitkv_wire::identity::{KeyHash, Medium};
 
 use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means, Waiter};
 use super::save::{Eviction, slot_bytes};
+use super::throttle::SlotPurpose;
 use super::wishes::WishEnd;
 use super::{Shard, Tag};
 use crate::key::{EntryId, StateKey};
@@ -166,11 +167,15 @@ impl Shard {
         if bytes == 0 || !self.leases.fits(token, slot_bytes(bytes)) {
             return Some(self.busy(index));
         }
+        if !self.admits_namespace(key.namespace, bytes, SlotPurpose::Acquire) {
+            return Some(self.busy(index));
+        }
         let mut eviction = Eviction::Allowed;
         if barred.is_none() && !self.make_entry_room(&mut eviction) {
             return Some(self.busy(index));
         }
         let Ok(slot) = self.allocate(bytes, &mut eviction) else { return Some(self.busy(index)) };
+        self.charge_namespace(key.namespace, bytes);
         let id = barred.unwrap_or_else(|| self.insert_of_peer(key, hash, bytes));
         let copy = self.start_fetch(id, key, hash, slot, (Class::Demand, None));
         means.wait_for(copy);

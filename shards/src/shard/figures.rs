@@ -61,6 +61,13 @@ pub struct Counters {
     pub prefetch_used: u64,
     pub prefetch_unused: u64,
     pub prefetch_bytes_peak: u64,
+    /// Blocks for which there was no slot because their namespace had used up its rate, and their payload bytes.
+    pub throttled_saves: u64,
+    pub throttled_save_bytes: u64,
+    pub throttled_acquires: u64,
+    pub throttled_acquire_bytes: u64,
+    pub throttled_prefetches: u64,
+    pub throttled_prefetch_bytes: u64,
     /// Payload bytes in DRAM of blocks that peers have sent, now.
     pub fetched_bytes: u64,
     /// Blocks of peers that an Acquire found in DRAM again.

@@ -16,6 +16,7 @@ pub mod prefetch;
 mod recover;
 mod save;
 mod stages;
+mod throttle;
 mod tiers;
 mod wishes;
 mod withdraw;
@@ -49,6 +50,7 @@ pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
 pub use stages::{Stage, StageNote};
+pub use throttle::{NamespaceRate, throttle_bytes};
 pub use tiers::{Order, OrderKind, TransferId};
 pub use wishes::PrefetchSettings;
 
@@ -91,6 +93,8 @@ pub struct ShardSettings {
     pub life_slice_entries: usize,
     /// What is brought into DRAM before it is asked for.
     pub prefetch: PrefetchSettings,
+    /// What one namespace may save and have brought in time; as much as there is room for if none.
+    pub namespace_rate: Option<NamespaceRate>,
     /// What becomes of blocks that peers have sent.
     pub retention: Retention,
     /// Between two blocks on SSD that are read again to see whether they are what was written; none if none is.
@@ -138,6 +142,7 @@ pub struct Shard {
     device_guard: device_guard::DeviceGuard,
     fetches: fetch::Fetches,
     prefetches: wishes::Prefetches,
+    throttles: throttle::Throttles,
     /// Acquires of which something is decided and not told.
     decided: VecDeque<Tag>,
     write_queue: VecDeque<(EntryRef, u64)>,
@@ -201,6 +206,7 @@ impl Shard {
             device_guard: device_guard::DeviceGuard::new(settings.device_guard),
             fetches: fetch::Fetches::default(),
             prefetches: wishes::Prefetches::default(),
+            throttles: throttle::Throttles::new(settings.namespace_rate),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
             write_backs: BTreeSet::new(),

@@ -12,6 +12,7 @@ use orbitkv_wire::identity::{KeyHash, NamespaceDigest};
 use super::fetch::{FetchEffect, Seek, Seeker};
 use super::recover::{FillPurpose, FillStage};
 use super::save::{is_evictable, slot_bytes};
+use super::throttle::SlotPurpose;
 use super::tiers::Order;
 use super::wishes::{Wish, WishEnd, WishStage};
 use super::{Key, Outcome, Shard, Tag};
@@ -165,14 +166,16 @@ impl Shard {
                 self.count_barred();
                 self.end_wish(number, WishEnd::Missing);
             }
-            (Dram::Absent, Some((placement, _))) => match self.allocate_ahead(bytes, horizon) {
-                None => self.end_wish(number, WishEnd::NoRoom),
-                Some(slot) => {
-                    let copy =
-                        self.fill_from_ssd(id, placement, FillPurpose::Recover, slot, Class::Background);
-                    self.fill_wish(number, copy, slot);
+            (Dram::Absent, Some((placement, _))) => {
+                match self.allocate_ahead(key.namespace, bytes, horizon) {
+                    None => self.end_wish(number, WishEnd::NoRoom),
+                    Some(slot) => {
+                        let copy =
+                            self.fill_from_ssd(id, placement, FillPurpose::Recover, slot, Class::Background);
+                        self.fill_wish(number, copy, slot);
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -190,8 +193,17 @@ impl Shard {
     }
 
     /// A slot that costs nothing which is worth as much: a free one, or that of the block whose turn it is to leave
-    /// DRAM, if it has been idle for longer than this one will be, and is not lost with it.
-    fn allocate_ahead(&mut self, bytes: u64, horizon: Duration) -> Option<Slot> {
+    /// DRAM, if it has been idle for longer than this one will be, and is not lost with it. It is charged to its namespace.
+    fn allocate_ahead(&mut self, namespace: NamespaceId, bytes: u64, horizon: Duration) -> Option<Slot> {
+        if !self.admits_namespace(namespace, bytes, SlotPurpose::Prefetch) {
+            return None;
+        }
+        let slot = self.find_slot_ahead(bytes, horizon)?;
+        self.charge_namespace(namespace, bytes);
+        Some(slot)
+    }
+
+    fn find_slot_ahead(&mut self, bytes: u64, horizon: Duration) -> Option<Slot> {
         let slot_bytes = slot_bytes(bytes);
         if self.prefetches.charged_bytes.saturating_add(slot_bytes) > self.settings.prefetch.bytes_max {
             return None;
@@ -249,7 +261,8 @@ impl Shard {
         }
         let Some(bytes) = bytes else { return self.end_wish(number, WishEnd::Missing) };
         let has_entry = ((self.residents.len() + self.reservations.len()) as u64) < self.settings.blocks_max;
-        let slot = (bytes > 0 && has_entry).then(|| self.allocate_ahead(bytes, horizon)).flatten();
+        let slot =
+            (bytes > 0 && has_entry).then(|| self.allocate_ahead(key.namespace, bytes, horizon)).flatten();
         let Some(slot) = slot else { return self.end_wish(number, WishEnd::NoRoom) };
         let id = self.insert_of_peer(key, hash, bytes);
         let copy = self.start_fetch(id, key, hash, slot, (Class::Background, Some(until)));

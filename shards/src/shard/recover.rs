@@ -12,6 +12,7 @@ use super::fetch::Seeker;
 use super::grant::PinId;
 use super::prefetch::AHEAD;
 use super::save::{Eviction, NoSlot, slot_bytes};
+use super::throttle::SlotPurpose;
 use super::wishes::WishEnd;
 use super::{Key, Outcome, Places, Reply, Shard, Tag};
 use crate::admission::Permit;
@@ -257,8 +258,12 @@ impl Shard {
                 self.wait_for(copy, tag, token, index, bytes)
             }
             (Dram::Absent, Ssd::Resident { placement, .. } | Ssd::Moving { placement, .. }) => {
+                if !self.admits_namespace(key.namespace, bytes, SlotPurpose::Acquire) {
+                    return Some(self.busy(index));
+                }
                 match self.begin_fill(id, placement, FillPurpose::Recover, &mut means.eviction) {
                     Ok(copy) => {
+                        self.charge_namespace(key.namespace, bytes);
                         means.fills.push(copy);
                         self.wait_for(copy, tag, token, index, bytes)
                     }

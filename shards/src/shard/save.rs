@@ -4,6 +4,7 @@ use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 use orbitkv_wire::engine::answers::{CommitOutcome, Place, SlotOutcome, SlotRecord};
 use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest};
 
+use super::throttle::SlotPurpose;
 use super::{Key, Outcome, Shard, Tag};
 use crate::eviction::EvictionPolicy;
 use crate::key::{EntryId, NamespaceId, StateKey};
@@ -98,13 +99,19 @@ impl Shard {
             self.counters.saves_too_large += 1;
             return refused(SlotOutcome::TooLarge, limit_bytes);
         }
+        let namespace = state_key.namespace;
+        if !self.admits_namespace(namespace, bytes, SlotPurpose::Save) {
+            self.counters.saves_busy += 1;
+            return refused(SlotOutcome::Busy, 0);
+        }
         let permit = self.reserved.take(slot_bytes(bytes));
         let permit = permit.filter(|_| self.make_entry_room(eviction));
         let slot =
             permit.ok_or(NoSlot::Busy).and_then(|permit| Ok((permit, self.allocate(bytes, eviction)?)));
         match slot {
             Ok((permit, slot)) => {
-                self.namespaces.retain(state_key.namespace);
+                self.namespaces.retain(namespace);
+                self.charge_namespace(namespace, bytes);
                 let reservation =
                     Reservation { connection, key: state_key, hash: key.hash, bytes, slot, permit };
                 let id = self.reservations.insert(reservation);

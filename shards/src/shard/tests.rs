@@ -17,3 +17,4 @@ mod retention_tests;
 pub mod rig;
 mod save_tests;
 mod stage_tests;
+mod throttle_tests;

@@ -491,7 +491,7 @@ mod tests {
             let peers = PeersReport { sources: vec![source(mode)], ..PeersReport::default() };
             assert_eq!(names(&of_peers(0, &peers)), [("peer-mode", Severity::Notice)], "{mode}");
         }
-        let table: [(Change, &[(&str, Severity)]); 19] = [
+        let table: [(Change, &[(&str, Severity)]); 21] = [
             (|_| {}, &[]),
             (|p| p.lending.egress_refused_later = 1, &[("egress-full", Severity::Notice)]),
             (|p| (p.lending.egress_rate, p.lending.egress_waiting_bytes) = (9, 9), &[]),
@@ -504,6 +504,8 @@ mod tests {
                 |p| (p.fetching.receive_rate, p.fetching.queued_bytes) = (9, 10),
                 &[("receive-full", Severity::Notice)],
             ),
+            (|p| p.fetching.shed_demand_length = 1, &[("demand-shed", Severity::Notice)]),
+            (|p| (p.fetching.shed_background_length, p.fetching.shed_background_age) = (9, 9), &[]),
             (|p| p.fetching.extra_asks_refused = 1, &[("retries-refused", Severity::Notice)]),
             (|p| p.handshakes.wrong_signatures = 1, &[("impostor", Severity::Fault)]),
             // By itself it may be a successor: membership knows which.

@@ -1,10 +1,12 @@
-//! Whether a rate that the operator has set keeps somebody waiting.
+//! Whether a rate that the operator has set keeps somebody waiting, and whether anything is given up because too much is
+//! wanted.
 
 use super::{Finding, Severity};
 use crate::control::report::PeersReport;
 use crate::quantity::ByteSize;
 
-/// What is found about the rates of a core: what it sends, and what it asks for.
+/// What is found about the rates of a core: what it sends, and what it asks for. What is given up for demand alone is as it
+/// should be.
 pub(super) fn findings(shard: u16, peers: &PeersReport) -> Vec<Finding> {
     let (lending, fetching) = (&peers.lending, &peers.fetching);
     let mut found = Vec::new();
@@ -35,6 +37,18 @@ pub(super) fn findings(shard: u16, peers: &PeersReport) -> Vec<Finding> {
             ),
             why: "engines wait for blocks that peers could send sooner, or miss them at their deadlines",
             remedy: "raise --receive-rate, or let engines ask for less at a time".to_owned(),
+        });
+    }
+    if fetching.shed_demand_length > 0 {
+        found.push(Finding {
+            severity: Severity::Notice,
+            name: "demand-shed",
+            what: format!(
+                "core {shard} gave up {} blocks that engines wait for: as many were on their way from peers as may be",
+                fetching.shed_demand_length
+            ),
+            why: "each was told to be busy at once, and none to be absent",
+            remedy: "let engines ask for less at a time, or use more shards".to_owned(),
         });
     }
     found

@@ -161,6 +161,20 @@ pub(super) const METRICS: &[Metric] = &[
             )
         })
     }),
+    counter("orbitkv_shed", "Fetches from peers given up as busy, by class and reason", |r| {
+        of_peers(r, |p| {
+            let shed = &p.fetching;
+            let (length, age) = (shed.shed_background_length, shed.shed_background_age);
+            by(
+                "reason",
+                [
+                    ("demand_length", shed.shed_demand_length),
+                    ("background_length", length),
+                    ("background_age", age),
+                ],
+            )
+        })
+    }),
     counter("orbitkv_peer_asks", "Blocks asked of peers; extra ones after a failed call", |r| {
         of_peers(r, |p| {
             let asks = &p.fetching;

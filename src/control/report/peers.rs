@@ -272,6 +272,12 @@ pub struct FetchingReport {
     pub draining_bytes: u64,
     /// Microseconds in which something waited to be asked for because of the rate alone.
     pub paced_us: u64,
+    /// Blocks that an engine waits for, given up as busy because as many were to be brought as may be.
+    pub shed_demand_length: u64,
+    /// Blocks that nobody waits for, given up because half as many were.
+    pub shed_background_length: u64,
+    /// Blocks that nobody waits for, given up because what engines wait for had waited too long.
+    pub shed_background_age: u64,
 }
 
 /// Whether a core asks a shard of a peer.

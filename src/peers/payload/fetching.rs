@@ -78,7 +78,7 @@ impl Payload {
                 }
                 FetchEffect::Promote(copy) => {
                     self.begin(&mut orders, shard, around);
-                    self.fetcher.promote(copy, around.now + FETCH_TIME_MAX);
+                    self.fetcher.promote(copy, around.now + FETCH_TIME_MAX, around.now);
                 }
             }
         }

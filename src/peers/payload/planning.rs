@@ -67,7 +67,7 @@ impl Payload {
                 bytes: order.bytes,
                 class: order.class,
             };
-            fetcher.begin(order, candidates, until);
+            fetcher.begin(order, candidates, until, now);
         }
     }
 

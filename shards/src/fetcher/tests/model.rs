@@ -156,7 +156,7 @@ impl World {
         // A slot shows what it held before until it is written.
         let rest = if self.honest { 600_000 } else { self.dice.roll(900) };
         let deadline = self.now + Duration::from_millis(rest);
-        self.room.begin(order, &candidates, deadline);
+        self.room.begin(order, &candidates, deadline, self.now);
         self.begun.insert(copy, Begun { key, slot, deadline, candidates, cancelled: false });
     }
 

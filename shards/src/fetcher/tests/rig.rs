@@ -158,7 +158,7 @@ impl Rig {
 
     pub fn begin_within(&mut self, order: Order, candidates: &[Candidate], millis: u64) {
         assert!(self.begun.insert(order.copy, order).is_none());
-        self.room.begin(order, candidates, self.now + Duration::from_millis(millis));
+        self.room.begin(order, candidates, self.now + Duration::from_millis(millis), self.now);
     }
 
     pub fn cancel(&mut self, copy: u32) {

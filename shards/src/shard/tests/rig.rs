@@ -112,6 +112,7 @@ pub fn settings(arena_chunks: u64, ssd_bytes: u64) -> ShardSettings {
         device_guard: DeviceGuardSettings { failed_percent: 0, ..DeviceGuardSettings::default() },
         life_slice_entries: 2,
         prefetch: PrefetchSettings { wishes_max: 12, active_max: 4, reads_max: 2, bytes_max: bytes / 4 },
+        namespace_rate: None,
         retention: Retention::Weigh,
         audit_interval: None,
     }
