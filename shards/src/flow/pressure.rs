@@ -7,13 +7,15 @@ use std::time::Duration;
 use orbitkv_wire::inventory::ResourceSummary;
 
 use super::pacing::Rate;
+use crate::resilience::degradation::FRESHNESS_BOUND;
 use crate::time::Moment;
 
 /// Shortest time that is measured over.
 pub const WINDOW: Duration = Duration::from_secs(1);
 
-/// Age beyond which a summary says nothing any more: a source that lives says something more often.
-pub const SUMMARY_AGE_MAX: Duration = Duration::from_secs(5);
+/// Age beyond which a summary says nothing any more: a source that lives says something more often. It is a hint like
+/// any other.
+pub const SUMMARY_AGE_MAX: Duration = FRESHNESS_BOUND;
 
 /// Nothing was measured.
 pub const UNMEASURED: ResourceSummary =
