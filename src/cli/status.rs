@@ -144,7 +144,7 @@ pub fn screen(page: &MetadataPage) -> String {
             match page.standalone {
                 true => page.coverage.clone(),
                 false => format!(
-                    "{}, {} streams left out, oldest view {} ms, {} rows in {} of {}",
+                    "{}, streams left out: {}, oldest view {} ms, {} rows in {} of {}",
                     page.coverage,
                     page.left_out,
                     page.oldest_age_ms,
