@@ -59,6 +59,29 @@ pub struct CoreCoverage {
     pub standing: Standing,
     /// Age of the least fresh installed view, by receipt; zero if none is installed.
     pub oldest_age: Duration,
+    /// Owner streams that its members say exist.
+    pub expected: u32,
+    /// Those of them whose view is missing, broken or too old, so that an answer may leave out what only they have: all of
+    /// them where nothing may be said.
+    pub left_out: u32,
+}
+
+impl CoreCoverage {
+    /// The same core where nothing may be said of peers, for this reason.
+    #[must_use]
+    pub fn unavailable(self, why: Unavailable) -> CoreCoverage {
+        CoreCoverage { standing: Standing::Unavailable(why), left_out: self.expected, ..self }
+    }
+
+    /// How old the hints of this part may be, those beyond the freshness bound included, which are given and rank last; zero
+    /// where none are given.
+    #[must_use]
+    pub fn hint_age(&self) -> Duration {
+        match self.standing {
+            Standing::Unavailable(_) => Duration::ZERO,
+            _ => self.oldest_age,
+        }
+    }
 }
 
 /// What the core that asks stands at.
@@ -77,12 +100,18 @@ pub struct Merged {
     pub coverage: Coverage,
     /// The greatest age of all parts.
     pub oldest_age: Duration,
+    /// How old hints may be: the greatest such age of all parts.
+    pub hint_age: Duration,
+    /// Owner streams that the parts leave out, together.
+    pub left_out: u32,
 }
 
 /// Merges the parts of the cores asked.
 #[must_use]
 pub fn merge(asking: Basis, answers: &[CoreCoverage]) -> Merged {
     let oldest_age = answers.iter().map(|answer| answer.oldest_age).max().unwrap_or_default();
+    let hint_age = answers.iter().map(CoreCoverage::hint_age).max().unwrap_or_default();
+    let left_out = answers.iter().fold(0, |sum: u32, answer| sum.saturating_add(answer.left_out));
     let unavailable = answers.iter().any(|answer| matches!(answer.standing, Standing::Unavailable(_)));
     let mut expecting = answers.iter().filter(|answer| answer.standing != Standing::NoneExpected).peekable();
     let bare =
@@ -98,7 +127,7 @@ pub fn merge(asking: Basis, answers: &[CoreCoverage]) -> Merged {
         (false, true) => Coverage::CompleteAtWatermarks,
         (false, false) => Coverage::PartialHints,
     };
-    Merged { coverage, oldest_age }
+    Merged { coverage, oldest_age, hint_age, left_out }
 }
 
 /// Control's side of a change of revision: every core is lowered first, and none is raised before all

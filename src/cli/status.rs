@@ -144,8 +144,9 @@ pub fn screen(page: &MetadataPage) -> String {
             match page.standalone {
                 true => page.coverage.clone(),
                 false => format!(
-                    "{}, oldest view {} ms, {} rows in {} of {}",
+                    "{}, streams left out: {}, oldest view {} ms, {} rows in {} of {}",
                     page.coverage,
+                    page.left_out,
                     page.oldest_age_ms,
                     page.index.rows,
                     rounded(page.index.accounted_bytes),

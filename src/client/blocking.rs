@@ -137,7 +137,7 @@ impl Client {
     /// Says which blocks will be acquired within `wait`; one outcome a hash, at once.
     ///
     /// # Errors
-    /// See above; status `Incompatible` if the node speaks version 1 only.
+    /// See above.
     pub fn prefetch(
         &mut self,
         lists: &[PrefixList<'_>],

@@ -56,8 +56,6 @@ pub(super) struct Encoding<'a> {
     namespaces: &'a [Known],
     /// Session that slots and leases must be of.
     pub(super) session: &'a Arc<Session>,
-    /// Protocol version agreed on.
-    pub(super) version: u16,
     pub(super) request_id: u64,
     pub(super) deadline_ms: u32,
 }
@@ -187,7 +185,6 @@ impl Client {
             let encoding = Encoding {
                 namespaces: &self.namespaces,
                 session: &link.session,
-                version: link.node.version,
                 request_id,
                 deadline_ms: (milliseconds as u32).max(1),
             };

@@ -96,6 +96,13 @@ pub struct QueryView {
     pub lease: Option<Lease>,
     /// Best place of each hash, in request order.
     pub places: Vec<Place>,
+    /// How old the places on peers may be: milliseconds since the oldest view behind the answer was known to be whole,
+    /// rounded up. Up to 5,000 a view proves absence; older ones give hints that are tried last. 0 without any view,
+    /// and standalone.
+    pub hint_age_ms: u32,
+    /// Shards of peers of which the node has no view, a broken one, or one older than 5 s: blocks that only they have may
+    /// be missing from `places`. 0 standalone, and whenever `coverage` is [`Coverage::CompleteAtWatermarks`].
+    pub left_out: u32,
 }
 
 /// One frame of an Acquire answer.
@@ -280,6 +287,8 @@ pub(super) fn decode(
                 view_generation: answer.view_generation,
                 lease: (answer.lease != [0; 16]).then(|| Lease::new(answer.lease, session)),
                 places: places.collect::<Result<_, ClientError>>()?,
+                hint_age_ms: answer.hint_age_ms,
+                left_out: answer.left_out,
             })
         }
         (Expect::Acquire { keys, lease }, Answer::Acquire(answer, records)) => {

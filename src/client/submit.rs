@@ -6,12 +6,12 @@ use std::time::Duration;
 use orbitkv_wire::bounds::{
     GROUPS_MAX, KEYS_PER_REQUEST_MAX, LIST_PAGE_MAX, QUERY_HASHES_MAX, QUERY_LISTS_MAX,
 };
+use orbitkv_wire::engine::Operation;
 use orbitkv_wire::engine::requests::{
     CancelBody, ClearBody, Completion as CompletionTarget, EvictBody, HashRecord, KeyRecord, LeaseBody,
     ListBody, ListRecord, PrefixBody, ReservationRecord, ReservationsBody, ReserveBody, ReserveRecord,
     append_bare_request, append_prefix_request, append_request,
 };
-use orbitkv_wire::engine::{Operation, Status, VERSION_PREFETCH};
 use orbitkv_wire::identity::{BlockHash, GroupId, NamespaceDigest};
 
 use super::engine::{Client, Encoding};
@@ -174,7 +174,7 @@ impl Client {
     /// completes with [`Outcome::Prefetched`] at once. Nothing is pinned, and nothing is promised.
     ///
     /// # Errors
-    /// See above; [`ClientError::Refused`] with status `Incompatible` if the node speaks version 1 only.
+    /// See above.
     pub fn submit_prefetch(
         &mut self,
         lists: &[PrefixList<'_>],
@@ -183,13 +183,6 @@ impl Client {
         let keys = count(lists, KEYS_PER_REQUEST_MAX)?;
         let operation = Operation::Prefetch;
         self.submit(operation, wait, Expect::Prefetch(keys), |encoding, out| {
-            if encoding.version < VERSION_PREFETCH {
-                let (status, detail) = (Status::Incompatible, u64::from(encoding.version));
-                let text = format!(
-                    "the node speaks version {detail}, Prefetch needs {VERSION_PREFETCH}: acquire without it, or update the node"
-                );
-                return Err(ClientError::Refused { operation, status, detail, text });
-            }
             append_prefix(out, operation, encoding, lists, CompletionTarget::Host, false, [0; 16])
         })
     }

@@ -11,7 +11,7 @@ use orbitkv_native::arena::{Arena, PagePreference};
 use orbitkv_native::engine_socket::send_with_fds;
 use orbitkv_wire::engine::answers::*;
 use orbitkv_wire::engine::requests::{Request, decode_request};
-use orbitkv_wire::engine::{Header, Operation, Status, VERSION, layout_hash, split_frame};
+use orbitkv_wire::engine::{Header, Operation, Status, VERSION, VERSION_MIN, layout_hash, split_frame};
 use proptest::prelude::*;
 
 use super::*;
@@ -176,6 +176,8 @@ fn query_frame(id: u64, boundary: u32, places: usize) -> Vec<u8> {
         coverage: 0,
         view_generation: 1,
         lease: [0; 16],
+        hint_age_ms: 0,
+        left_out: 0,
     };
     let places = vec![PlaceRecord { place: Place::Dram as u8 }; places];
     append_answer(&mut out, Operation::Query, id, false, &answer, &places);
@@ -598,7 +600,7 @@ fn another_users_socket_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn an_announcement_is_answered_for_each_block_and_not_sent_to_a_node_that_does_not_know_it() {
+fn an_announcement_is_answered_for_each_block() {
     let blocks = [BlockHash([1; 32]), BlockHash([2; 32])];
     let node = Node::new(1);
     let (mut client, mut peer) = node.connect(64);
@@ -619,18 +621,14 @@ fn an_announcement_is_answered_for_each_block_and_not_sent_to_a_node_that_does_n
         client.prefetch(&lists, WAIT).unwrap()
     });
     assert_eq!(outcomes, [PrefetchOutcome::Taken, PrefetchOutcome::NoRoom]);
+}
 
-    let node = Node { version: 1, ..Node::new(1) };
-    let (mut client, mut peer) = node.connect(64);
-    let namespace = std::thread::scope(|scope| {
-        scope.spawn(|| peer.registered(3));
-        client.register(&registration(), WAIT).unwrap()
+#[test]
+fn a_node_that_agrees_on_a_version_that_was_not_offered_is_not_used() {
+    let node = Node { version: VERSION_MIN - 1, ..Node::new(1) };
+    std::thread::scope(|scope| {
+        scope.spawn(|| node.accept(7, 64));
+        let error = Client::connect(ClientSettings::new(node.socket())).err().unwrap();
+        assert!(error.to_string().contains("was not offered"), "{error}");
     });
-    assert_eq!(client.node().map(|node| node.version), Some(1));
-    let lists = [PrefixList { namespace, group: GroupId(0), blocks: &blocks }];
-    let refused = client.prefetch(&lists, WAIT).unwrap_err();
-    let is_incompatible = matches!(refused, ClientError::Refused { status: Status::Incompatible, .. });
-    assert!(is_incompatible && refused.to_string().contains("version 1"), "{refused}");
-    client.submit_ping(WAIT).unwrap();
-    peer.expect(Operation::Ping);
 }

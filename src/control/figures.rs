@@ -78,6 +78,7 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             process_deaths: engine.process_deaths,
             stale_generation_rejections: engine.stale_generation,
             malformed_frames: engine.malformed_frames,
+            queries_left_out: engine.queries_left_out,
         },
         service: ServiceReport {
             queries: counters.queries,

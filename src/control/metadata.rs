@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use orbitkv_shards::coverage::{Basis, Coverage, merge};
+use orbitkv_shards::coverage::{Basis, Merged, merge};
 use serde::{Deserialize, Serialize};
 
 use super::etcd::Sight;
@@ -81,6 +81,8 @@ pub struct MetadataPage {
     pub coverage: String,
     /// Age of the least fresh installed view in milliseconds, by receipt.
     pub oldest_age_ms: u64,
+    /// Owner streams of members whose view is missing, broken or too old, over all cores; 0 standalone.
+    pub left_out: u64,
     /// Where the node is in its life.
     pub phase: Phase,
     /// Head of each shard's journal.
@@ -269,7 +271,7 @@ impl MetadataPage {
             return Err(MixedIncarnations);
         }
         let local = sight.and_then(|sight| sight.local);
-        let coverage = coverage(&shards);
+        let merged = coverage(&shards);
         let peers = || shards.iter().filter_map(|report| report.peers.as_ref());
         let journals = || shards.iter().map(|report| report.journal);
         Ok(MetadataPage {
@@ -281,8 +283,9 @@ impl MetadataPage {
             scope_digest: identity.scope_digest.clone(),
             membership: sight.map_or_else(Membership::standalone, Membership::of),
             config: ConfigView::default(),
-            coverage: coverage.0,
-            oldest_age_ms: coverage.1,
+            coverage: format!("{:?}", merged.coverage),
+            oldest_age_ms: merged.oldest_age.as_millis() as u64,
+            left_out: merged.left_out.into(),
             phase,
             inventory_sequence: journals().map(|journal| journal.head_sequence).collect(),
             journal: JournalTotals {
@@ -303,13 +306,12 @@ impl MetadataPage {
     }
 }
 
-/// Coverage over all cores, and the age of the least fresh view in milliseconds.
-fn coverage(shards: &[ShardReport]) -> (String, u64) {
+/// What all cores together know of peers; of a standalone node none says anything, and it is complete.
+fn coverage(shards: &[ShardReport]) -> Merged {
     let parts: Vec<_> = shards.iter().filter_map(|report| report.coverage).collect();
-    let Some(first) = parts.first() else { return (format!("{:?}", Coverage::CompleteAtWatermarks), 0) };
-    let basis = Basis { revision: first.revision, scope_generation: first.scope_generation };
-    let merged = merge(basis, &parts);
-    (format!("{:?}", merged.coverage), merged.oldest_age.as_millis() as u64)
+    let (revision, scope_generation) =
+        parts.first().map_or((0, 0), |first| (first.revision, first.scope_generation));
+    merge(Basis { revision, scope_generation }, &parts)
 }
 
 fn resets<'a>(peers: impl Iterator<Item = &'a PeersReport>) -> Vec<Reset> {

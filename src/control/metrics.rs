@@ -182,6 +182,9 @@ const METRICS: &[Metric] = &[
     level("orbitkv_waiting", "Acquires, Syncs and Clears that wait", |r| one(r.engine.waiting)),
     counter("orbitkv_holds_expired", "Holds that ended by time", |r| one(r.engine.holds_expired)),
     counter("orbitkv_queries", "Queries worked", |r| one(r.service.queries)),
+    counter("orbitkv_queries_left_out", "Queries whose answer left out owner streams", |r| {
+        one(r.engine.queries_left_out)
+    }),
     counter("orbitkv_acquires_busy", "Blocks of an Acquire refused for want of room", |r| {
         one(r.service.acquires_busy)
     }),

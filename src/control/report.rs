@@ -219,6 +219,8 @@ pub struct EngineReport {
     pub stale_generation_rejections: u64,
     /// Frames that could not be understood, counter.
     pub malformed_frames: u64,
+    /// Queries whose answer said that it leaves out owner streams, counter.
+    pub queries_left_out: u64,
 }
 
 /// Saves and lookups of a shard, counters in blocks.

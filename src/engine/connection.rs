@@ -8,7 +8,7 @@ use orbitkv_shards::leases::{ConnectionId, InstanceId};
 use orbitkv_shards::ledger::{Ledger, LedgerSettings};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::bounds;
-use orbitkv_wire::engine::{Operation, VERSION_MIN};
+use orbitkv_wire::engine::Operation;
 use orbitkv_wire::identity::{GroupId, NamespaceDigest};
 use orbitkv_wire::namespace::GroupKind;
 
@@ -84,8 +84,6 @@ pub struct Connection {
     pub process_id: u32,
     /// Where in its life it is.
     pub phase: Phase,
-    /// Protocol version agreed on in Hello.
-    pub version: u16,
     /// Instance, once registered.
     pub instance: Option<InstanceId>,
     /// Name of that instance, from the first Register on that was not refused.
@@ -122,7 +120,6 @@ impl Connection {
             id,
             process_id,
             phase: Phase::Greeting,
-            version: VERSION_MIN,
             instance: None,
             instance_name: None,
             registering: 0,

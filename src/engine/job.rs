@@ -294,6 +294,8 @@ impl Job {
                     coverage: views.coverage() as u8,
                     view_generation: views.generation(),
                     lease: lease.0.to_le_bytes(),
+                    hint_age_ms: views.hint_age_ms(),
+                    left_out: views.left_out(),
                 };
                 answers::append_answer(out, operation, id, false, &body, places);
             }
@@ -342,6 +344,16 @@ impl Job {
             }
             Collected::Registering(_) => panic!("a registration is answered by the registry"),
         }
+    }
+
+    /// Whether it is a Query that is answered, and leaves out what some owner streams have.
+    #[must_use]
+    pub fn leaves_out(&self) -> bool {
+        let views = match &self.collected {
+            Collected::Query { views, .. } if self.refused.is_none() => views,
+            _ => return false,
+        };
+        views.left_out() > 0
     }
 
     /// What stops the parts that wait, if the operation can wait at all.

@@ -109,6 +109,7 @@ pub struct EngineCounters {
     pub stale_generation: u64,
     pub process_deaths: u64,
     pub outbound_bytes_peak: u64,
+    pub queries_left_out: u64,
 }
 
 /// The engine channel of one core.
@@ -418,6 +419,7 @@ impl EngineHub {
         }
         let start = connection.outbound.len();
         job.finish(&mut connection.outbound);
+        self.counters.queries_left_out += u64::from(job.leaves_out());
         if job.ledgered {
             match job.refused {
                 None => connection.keep_answer(job.operation, job.request_id, start, now),

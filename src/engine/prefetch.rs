@@ -6,7 +6,6 @@ use orbitkv_shards::shard::Command;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::answers::{OutcomeRecord, PrefetchOutcome};
 use orbitkv_wire::engine::requests::{HashRecord, ListRecord, PrefixBody};
-use orbitkv_wire::engine::{Status, VERSION, VERSION_PREFETCH};
 use orbitkv_wire::layout::Records;
 
 use super::EngineHub;
@@ -26,16 +25,8 @@ impl EngineHub {
         if self.draining {
             return Err(Refused::draining());
         }
-        let connection = self.at(id);
-        if connection.version < VERSION_PREFETCH {
-            let text = format!(
-                "this connection agreed on version {}, Prefetch needs {VERSION_PREFETCH}: say so in Hello",
-                connection.version
-            );
-            return Err(Refused::new(Status::Incompatible, u64::from(VERSION), text));
-        }
         host_memory(body)?;
-        let mut prefix = Prefix::compile(&connection.registered, lists, hashes)?;
+        let mut prefix = Prefix::compile(&self.at(id).registered, lists, hashes)?;
         let shards = self.greeting.shards;
         let blank = OutcomeRecord { outcome: PrefetchOutcome::Absent as u8 };
         let outcomes = vec![blank; prefix.blocks()];

@@ -238,10 +238,9 @@ impl EngineHub {
         let greeting = self.greeting;
         let connection = self.at(id);
         connection.phase = Phase::Open;
-        connection.version = hello.version_max.min(VERSION);
         connection.in_flight_max = usize::from(hello.in_flight).clamp(1, connection.in_flight_max);
         let body = HelloAnswer {
-            version: connection.version,
+            version: hello.version_max.min(VERSION),
             layout_hash: layout_hash(),
             arena_generation: greeting.arena_generation,
             arena_bytes: greeting.arena_bytes,

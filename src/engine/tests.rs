@@ -534,9 +534,4 @@ fn an_announcement_goes_to_the_shards_with_its_deadline_and_is_answered_at_once(
     rig.reply(tag, Outcome::Prefetched(outcomes));
     assert_eq!(rig.answers(), [(10, Status::Ok)]);
     assert!(rig.hub.deadlines.is_empty(), "nobody waits for it");
-    // Of a connection that agreed on the first version it is refused, and the connection lives on.
-    rig.hub.connections.get_mut(&rig.id).expect("open").version = VERSION_MIN;
-    rig.prefix(Operation::Prefetch, 11, prefix_body(0), 3);
-    rig.ask_bare(Operation::Ping, 12);
-    assert_eq!(rig.answers(), [(11, Status::Incompatible), (12, Status::Ok)]);
 }

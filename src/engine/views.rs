@@ -1,7 +1,8 @@
 //! What a Query may say of blocks that it does not show: coverage over all cores and all batches of it
-//! (chapter 2.8).
+//! (chapter 2.8), how old its hints may be, and how many owner streams it leaves out.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use orbitkv_shards::coverage::{Basis, Coverage, merge};
 use orbitkv_shards::shard::PeersPart;
@@ -17,13 +18,23 @@ pub struct Views {
     parts: BTreeMap<ShardIndex, PeersPart>,
     /// The weakest coverage of a batch; less than complete once views changed between batches.
     weakest: Coverage,
+    /// Of the batch whose hints may be the oldest.
+    hint_age: Duration,
+    /// Of the batch that leaves out the most.
+    left_out: u32,
 }
 
 impl Views {
     /// Nothing asked yet.
     #[must_use]
     pub fn new(asking: Option<Basis>) -> Views {
-        Views { asking, parts: BTreeMap::new(), weakest: Coverage::CompleteAtWatermarks }
+        Views {
+            asking,
+            parts: BTreeMap::new(),
+            weakest: Coverage::CompleteAtWatermarks,
+            hint_age: Duration::ZERO,
+            left_out: 0,
+        }
     }
 
     /// A core's part of a batch.
@@ -43,7 +54,10 @@ impl Views {
     pub fn end_batch(&mut self) {
         let Some(asking) = self.asking else { return };
         let parts: Vec<_> = self.parts.values().map(|part| part.coverage).collect();
-        self.weakest = self.weakest.min(merge(asking, &parts).coverage);
+        let merged = merge(asking, &parts);
+        self.weakest = self.weakest.min(merged.coverage);
+        self.hint_age = self.hint_age.max(merged.hint_age);
+        self.left_out = self.left_out.max(merged.left_out);
     }
 
     /// What the answer is worth. A standalone node expects nobody to know anything, so it is complete.
@@ -56,6 +70,19 @@ impl Views {
         }
     }
 
+    /// How old the hints of the answer may be, in milliseconds, rounded up so that none is older; 0 without hints and on a
+    /// standalone node.
+    #[must_use]
+    pub fn hint_age_ms(&self) -> u32 {
+        u32::try_from(self.hint_age.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
+    }
+
+    /// Owner streams whose blocks the answer may leave out, on the cores that were asked; 0 on a standalone node.
+    #[must_use]
+    pub fn left_out(&self) -> u32 {
+        self.left_out
+    }
+
     /// A number that differs when any view that was asked does; 0 on a standalone node.
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -65,8 +92,6 @@ impl Views {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use orbitkv_shards::coverage::{CoreCoverage, Standing, Unavailable};
 
     use super::*;
@@ -75,7 +100,15 @@ mod tests {
 
     fn part(revision: u64, standing: Standing, view_generation: u64) -> PeersPart {
         let oldest_age = Duration::ZERO;
-        let coverage = CoreCoverage { revision, scope_generation: 1, raised: true, standing, oldest_age };
+        let coverage = CoreCoverage {
+            revision,
+            scope_generation: 1,
+            raised: true,
+            standing,
+            oldest_age,
+            expected: 0,
+            left_out: 0,
+        };
         PeersPart { coverage, view_generation }
     }
 
@@ -121,5 +154,37 @@ mod tests {
         let mut views = Views::new(None);
         views.end_batch();
         assert_eq!((views.coverage(), views.generation()), (answers::Coverage::CompleteAtWatermarks, 0));
+        assert_eq!((views.hint_age_ms(), views.left_out()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_left_out_is_of_all_cores_and_of_the_worst_batch() {
+        let seen = |age: Duration, expected, left_out| {
+            let mut part = part(5, Standing::Partial, 3);
+            part.coverage = CoreCoverage { oldest_age: age, expected, left_out, ..part.coverage };
+            part
+        };
+        let told = |batches: &[&[(u16, PeersPart)]]| {
+            let mut views = Views::new(Some(ASKING));
+            for batch in batches {
+                batch.iter().for_each(|&(core, part)| views.add(ShardIndex(core), part));
+                views.end_batch();
+            }
+            (views.hint_age_ms(), views.left_out())
+        };
+        let ms = Duration::from_millis;
+        assert_eq!(told(&[&[(0, seen(ms(70), 3, 1)), (1, seen(ms(900), 3, 2))]]), (900, 3));
+        // What a later batch finds better does not make an earlier one better.
+        assert_eq!(told(&[&[(0, seen(ms(70), 3, 2))], &[(0, seen(ms(90), 3, 0))]]), (90, 2));
+        assert_eq!(told(&[&[(0, seen(ms(900), 3, 2))], &[(0, seen(ms(10), 3, 0))]]), (900, 2));
+        // A core that is asked in one batch only counts in those after it.
+        assert_eq!(told(&[&[(0, seen(ms(5), 3, 1))], &[(1, seen(ms(6), 3, 1))]]), (6, 2));
+        assert_eq!(told(&[&[(0, seen(Duration::from_nanos(1), 1, 0))]]), (1, 0), "rounded up");
+        // Where nothing may be said no view was asked, and everything is left out.
+        let mut fenced = seen(ms(900), 4, 1);
+        fenced.coverage = fenced.coverage.unavailable(Unavailable::LeaseExpired);
+        assert_eq!(told(&[&[(0, fenced), (1, seen(ms(6), 3, 1))]]), (6, 5));
+        let ages = seen(Duration::MAX, u32::MAX, u32::MAX);
+        assert_eq!(told(&[&[(0, ages), (1, ages)]]), (u32::MAX, u32::MAX), "as much as can be said");
     }
 }

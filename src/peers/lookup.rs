@@ -30,6 +30,7 @@ impl Peers {
 
     /// Adds to an answer what peers have of the keys that are not here, and what that is worth.
     pub fn complete(&mut self, places: &mut Places, shard: &Shard, now: Moment, boot: Moment) {
+        self.subscriber.note_time(now);
         let coverage = self.coverage_of(&places.namespaces, now, boot);
         places.peers = Some(PeersPart { coverage, view_generation: self.subscriber.view_generation() });
         if matches!(coverage.standing, Standing::Unavailable(_)) {

@@ -325,11 +325,11 @@ impl Peers {
     /// How far this core's owner streams are, whatever the namespace.
     #[must_use]
     pub fn coverage(&self, now: Moment, boot: Moment) -> CoreCoverage {
-        let mut coverage = self.subscriber.coverage(now);
-        if !self.life.is_member(boot) {
-            coverage.standing = Standing::Unavailable(Unavailable::LeaseExpired);
+        let coverage = self.subscriber.coverage(now);
+        match self.life.is_member(boot) {
+            true => coverage,
+            false => coverage.unavailable(Unavailable::LeaseExpired),
         }
-        coverage
     }
 
     /// The same, for the worst of some namespaces.
@@ -338,7 +338,7 @@ impl Peers {
         let mut coverage = self.coverage(now, boot);
         let out_of_scope = |namespace| self.subscriber.is_out_of_scope(namespace);
         if !matches!(coverage.standing, Standing::Unavailable(_)) && namespaces.iter().any(out_of_scope) {
-            coverage.standing = Standing::Unavailable(Unavailable::OutOfScope);
+            coverage = coverage.unavailable(Unavailable::OutOfScope);
         }
         if self.streams_elsewhere && matches!(coverage.standing, Standing::NoneExpected | Standing::Complete)
         {

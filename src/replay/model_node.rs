@@ -193,6 +193,8 @@ impl State {
                     coverage: 0,
                     view_generation: 1,
                     lease: [0; 16],
+                    hint_age_ms: 0,
+                    left_out: 0,
                 };
                 append_answer(out, operation, id, false, &answer, &places);
             }

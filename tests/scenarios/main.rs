@@ -14,6 +14,7 @@ mod flow;
 mod guards;
 mod harness;
 mod identity;
+mod left_out;
 mod local_cluster;
 mod migrate;
 mod mixed;

@@ -34,7 +34,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("health", "/health and /ready look at the process and its cores; no canary is written"),
     (
         "degradation",
-        "a Query tells prefix, coverage and age of its hints as it is, and old hints rank last; without a switch",
+        "a Query tells prefix, coverage, age of its hints and what it left out, and old hints rank last; no switch",
     ),
     ("objectives", "a command, `orbitkv drill --objectives`; nothing a node asks"),
     ("stamps", "a cluster's name is its domain; nothing counts what crosses"),

@@ -18,8 +18,13 @@ fn parts() -> Vec<CoreCoverage> {
     for standing in standings {
         for (revision, scope_generation) in [(7, 3), (6, 3), (8, 3), (7, 2)] {
             for raised in [true, false] {
-                let oldest_age = Duration::from_millis(parts.len() as u64);
-                parts.push(CoreCoverage { revision, scope_generation, raised, standing, oldest_age });
+                let number = parts.len() as u32;
+                parts.push(CoreCoverage {
+                    oldest_age: Duration::from_millis(number.into()),
+                    expected: 100,
+                    left_out: number % 7,
+                    ..CoreCoverage { revision, scope_generation, raised, ..part(standing) }
+                });
             }
         }
     }
@@ -54,6 +59,10 @@ fn the_merge_says_what_the_chapter_says_for_all_answers_of_up_to_three_cores() {
         let merged = merge(ASKING, answers);
         assert_eq!(merged.coverage, said(answers), "{answers:?}");
         assert_eq!(merged.oldest_age, answers.iter().map(|answer| answer.oldest_age).max().unwrap());
+        let asked = |answer: &&CoreCoverage| !matches!(answer.standing, Standing::Unavailable(_));
+        let hints = answers.iter().filter(asked).map(|answer| answer.oldest_age).max();
+        assert_eq!(merged.hint_age, hints.unwrap_or(Duration::ZERO), "of those whose views are asked");
+        assert_eq!(merged.left_out, answers.iter().map(|answer| answer.left_out).sum::<u32>());
         seen[merged.coverage as usize] += 1;
     };
     for &first in &parts {
@@ -70,7 +79,24 @@ fn the_merge_says_what_the_chapter_says_for_all_answers_of_up_to_three_cores() {
 
 fn part(standing: Standing) -> CoreCoverage {
     let Basis { revision, scope_generation } = ASKING;
-    CoreCoverage { revision, scope_generation, raised: true, standing, oldest_age: Duration::ZERO }
+    let oldest_age = Duration::ZERO;
+    CoreCoverage { revision, scope_generation, raised: true, standing, oldest_age, expected: 0, left_out: 0 }
+}
+
+#[test]
+fn a_core_that_may_say_nothing_leaves_everything_out_and_gives_no_hint() {
+    let seen = CoreCoverage {
+        oldest_age: Duration::from_secs(9),
+        expected: 8,
+        left_out: 2,
+        ..part(Standing::Partial)
+    };
+    assert_eq!((seen.left_out, seen.hint_age()), (2, Duration::from_secs(9)), "an old hint is one");
+    let silent = seen.unavailable(Unavailable::LeaseExpired);
+    assert_eq!(silent.standing, Standing::Unavailable(Unavailable::LeaseExpired));
+    assert_eq!((silent.left_out, silent.hint_age()), (8, Duration::ZERO));
+    let many = CoreCoverage { left_out: u32::MAX, ..seen };
+    assert_eq!(merge(ASKING, &[many, seen]).left_out, u32::MAX, "as many as can be said");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::time::Moment;
 /// Shortest time that is measured over.
 pub const WINDOW: Duration = Duration::from_secs(1);
 
-/// Age beyond which a summary says nothing any more: a source that lives says something more often.
+/// Age beyond which a summary says nothing any more: a source that lives says something more often. It is a hint like
+/// any other.
 pub const SUMMARY_AGE_MAX: Duration = FRESHNESS_BOUND;
 
 /// Nothing was measured.

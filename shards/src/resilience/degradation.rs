@@ -43,6 +43,14 @@ pub struct Part {
     pub have: Have,
 }
 
+impl Part {
+    /// A part that an answer can do without, and that may be old.
+    #[must_use]
+    pub const fn hint(have: Have) -> Part {
+        Part { core: false, bytes: false, have }
+    }
+}
+
 /// How a part is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
@@ -92,19 +100,29 @@ impl Default for Degrader {
 }
 
 impl Degrader {
-    /// The answer from these parts.
+    /// How one part is served. What is remembered of a part is served up to some age and not beyond it, so whoever has
+    /// parts in the order of their age need not judge each of them again.
     #[must_use]
-    pub fn assemble(&self, parts: &[Part]) -> Answer {
-        let mut oldest = None;
-        let mut serve = |part: &Part| match part.have {
+    pub fn serve(&self, part: &Part) -> Served {
+        match part.have {
             Have::Fresh => Served::Fresh,
             Have::Remembered(age) if self.policy == Policy::Fallback && !part.bytes && age <= self.bound => {
-                oldest = oldest.max(Some(age));
                 Served::Stale
             }
             Have::Remembered(_) | Have::Nothing => Served::Missing,
-        };
-        let served: Vec<Served> = parts.iter().map(&mut serve).collect();
+        }
+    }
+
+    /// The answer from these parts.
+    #[must_use]
+    pub fn assemble(&self, parts: &[Part]) -> Answer {
+        let served: Vec<Served> = parts.iter().map(|part| self.serve(part)).collect();
+        let stale = parts.iter().zip(&served).filter(|(_, served)| **served == Served::Stale);
+        let ages = stale.filter_map(|(part, _)| match part.have {
+            Have::Remembered(age) => Some(age),
+            Have::Fresh | Have::Nothing => None,
+        });
+        let oldest = ages.max();
         let needed = |part: &Part| part.core || self.policy == Policy::AllOrNothing;
         let lacks =
             parts.iter().zip(&served).any(|(part, served)| needed(part) && *served == Served::Missing);
@@ -123,21 +141,17 @@ mod tests {
 
     const BOUND: Duration = FRESHNESS_BOUND;
 
-    fn hint(have: Have) -> Part {
-        Part { core: false, bytes: false, have }
-    }
-
     fn core(have: Have) -> Part {
-        Part { core: true, ..hint(have) }
+        Part { core: true, ..Part::hint(have) }
     }
 
     #[test]
     fn hints_may_be_old_up_to_the_bound() {
-        let answer = Degrader::default().assemble(&[core(Have::Fresh), hint(Have::Remembered(BOUND))]);
+        let answer = Degrader::default().assemble(&[core(Have::Fresh), Part::hint(Have::Remembered(BOUND))]);
         assert_eq!(answer.grade, Grade::Reduced);
         assert_eq!((answer.parts, answer.oldest), (vec![Served::Fresh, Served::Stale], Some(BOUND)));
         let older = BOUND + Duration::from_nanos(1);
-        let answer = Degrader::default().assemble(&[core(Have::Fresh), hint(Have::Remembered(older))]);
+        let answer = Degrader::default().assemble(&[core(Have::Fresh), Part::hint(Have::Remembered(older))]);
         assert_eq!(answer.parts, [Served::Fresh, Served::Missing]);
         assert_eq!((answer.grade, answer.oldest), (Grade::Reduced, None), "what was left out has no age");
     }
@@ -152,11 +166,11 @@ mod tests {
 
     #[test]
     fn policies_differ_in_what_they_do_without() {
-        let parts = [core(Have::Fresh), hint(Have::Remembered(Duration::ZERO))];
+        let parts = [core(Have::Fresh), Part::hint(Have::Remembered(Duration::ZERO))];
         let graded = |policy, parts: &[Part]| Degrader { policy, bound: BOUND }.assemble(parts).grade;
         assert_eq!(graded(Policy::AllOrNothing, &parts), Grade::Dropped);
         assert_eq!(graded(Policy::Skip, &parts), Grade::Reduced);
-        let without_core = [core(Have::Nothing), hint(Have::Fresh)];
+        let without_core = [core(Have::Nothing), Part::hint(Have::Fresh)];
         assert_eq!(graded(Policy::Fallback, &without_core), Grade::Dropped);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use orbitkv_shards::resilience::degradation::FRESHNESS_BOUND;
 use orbitkv_shards::resilience::zones::ZoneCapacity;
 
 use super::{Finding, Severity, rates};
@@ -15,8 +16,8 @@ use crate::control::sources::SourceReport;
 use crate::quantity::ByteSize;
 
 /// Time without a session, or without a fresh view, from which a stream is worth a word: every healthy one has
-/// heard something within a second, and absence is claimed for five.
-const MISSING_MS_LONG: u64 = 5_000;
+/// heard something before, and absence is not claimed beyond it.
+const MISSING_MS_LONG: u64 = FRESHNESS_BOUND.as_millis() as u64;
 
 /// Causes of refused sessions that every node that comes or goes has for a moment: it was not known yet, or not any
 /// more.

@@ -51,6 +51,12 @@ pub(super) const METRICS: &[Metric] = &[
             )
         })
     }),
+    level("orbitkv_hint_age_ms", "Age that hints in an answer may have, milliseconds", |r| {
+        r.coverage.map(|coverage| one(coverage.hint_age().as_millis() as u64)).unwrap_or_default()
+    }),
+    level("orbitkv_streams_left_out", "Owner streams without a view, with a broken or too old one", |r| {
+        r.coverage.map(|coverage| one(coverage.left_out.into())).unwrap_or_default()
+    }),
     level("orbitkv_index_rows", "Index rows; retired is a part of all", |r| {
         of_peers(r, |p| by("kind", [("all", p.index_rows), ("retired", p.index_retired_rows)]))
     }),

@@ -11,7 +11,7 @@ use orbitkv_wire::engine::requests::{
     CancelBody, ClearBody, EvictBody, GroupRecord, HashRecord, HelloBody, KeyRecord, LeaseBody, ListBody,
     ReservationRecord, ReservationsBody, ReserveBody, ReserveRecord,
 };
-use orbitkv_wire::engine::{Operation, Status, VERSION};
+use orbitkv_wire::engine::{Operation, Status, VERSION, VERSION_MIN};
 
 use crate::harness::raw::{bare_request, hello_body, prefix_request, register_body, request, words};
 use crate::harness::saver::{BLOCK_BYTES, block, registration};
@@ -254,9 +254,9 @@ fn a_hello_of_another_build_is_refused_with_the_reason_and_without_the_arena() {
     let node = Node::start();
     let right = hello_body(0);
     let newer = HelloBody { version_min: VERSION + 1, version_max: VERSION + 3, ..hello_body(0) };
-    let older = HelloBody { version_min: 0, version_max: 0, ..hello_body(0) };
+    let older = HelloBody { version_min: 0, version_max: VERSION_MIN - 1, ..hello_body(0) };
     let layout = HelloBody { layout_hash: right.layout_hash ^ 1, ..hello_body(0) };
-    for (hello, names) in [(newer, "versions 3 to 5"), (older, "versions 0 to 0"), (layout, "layout")] {
+    for (hello, names) in [(newer, "versions 4 to 6"), (older, "versions 0 to 2"), (layout, "layout")] {
         let mut raw = Raw::connect(&node.socket());
         let frame = raw.ask(Operation::Hello, &hello, NONE);
         let (status, refusal) = frame.refusal();

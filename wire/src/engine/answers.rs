@@ -66,6 +66,11 @@ fixed! {
         pub view_generation: u64,
         /// Hold: the lease that pins the local hits. Else zero.
         pub lease: [u8; 16],
+        /// How old the hints may be: milliseconds since the oldest view behind the answer was fresh, rounded up. 0
+        /// without hints.
+        pub hint_age_ms: u32,
+        /// Owner streams of members whose view is missing, broken or older than 5 s: what only they have may be left out.
+        pub left_out: u32,
     }
 
     /// Best place of one key.

@@ -17,13 +17,10 @@ use crate::numbered::numbered;
 pub const MAGIC: [u8; 8] = *b"ORBITKV\x02";
 
 /// Protocol version spoken by this build.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
-/// Oldest protocol version this build still understands.
-pub const VERSION_MIN: u16 = 1;
-
-/// First version with [`Operation::Prefetch`].
-pub const VERSION_PREFETCH: u16 = 2;
+/// Oldest protocol version this build still understands: answers to Query have had their layout since then.
+pub const VERSION_MIN: u16 = 3;
 
 fixed! {
     /// Starts every frame, in both directions.
@@ -86,7 +83,7 @@ numbered! {
         Sync = 15,
         /// Stops the node once everything outstanding has ended.
         Drain = 16,
-        /// Brings blocks into DRAM before they are acquired; from version 2 on.
+        /// Brings blocks into DRAM before they are acquired.
         Prefetch = 17,
     }
 }

@@ -40,6 +40,7 @@ use crate::index::{Owner, Partition, ViewId};
 use crate::inventory::{ConnectionId, PermitTicket};
 use crate::members::{Local, Member};
 use crate::namespaces::Namespaces;
+use crate::resilience::degradation::{Degrader, FRESHNESS_BOUND};
 use crate::time::Moment;
 
 use batch::{Applying, Batch};
@@ -106,7 +107,7 @@ impl Default for SubscriberSettings {
             redial_min: Duration::from_millis(100),
             redial_max: Duration::from_secs(3),
             page_wait: Duration::from_secs(5),
-            freshness: Duration::from_secs(5),
+            freshness: FRESHNESS_BOUND,
             misfit_wait: Duration::from_secs(30),
             sweep_wait: Duration::from_millis(100),
         }
@@ -242,7 +243,7 @@ impl Subscriber {
             streams: BTreeMap::new(),
             streams_made: 0,
             connections: BTreeMap::new(),
-            census: Census::default(),
+            census: Census::new(Degrader { bound: settings.freshness, ..Degrader::default() }),
             deadlines: BTreeSet::new(),
             dials: Dials::default(),
             ready: VecDeque::new(),
@@ -266,6 +267,7 @@ impl Subscriber {
     /// the sweep, and deadlines. True if more is due now. A turn is due after every input, too: what inputs
     /// leave behind for the sweep is seen here only.
     pub fn turn(&mut self, index: &mut Index<'_>, now: Moment) -> bool {
+        self.note_time(now);
         self.retire_orphans(index);
         if self.membership.is_valid() {
             self.reconsider_held(index, now);
@@ -303,22 +305,29 @@ impl Subscriber {
         self.deadlines.first().map(|(due, _)| *due)
     }
 
-    /// How far this core's streams are, whatever the namespace.
+    /// Notes which views are too old by now, so that [`Subscriber::coverage`] need not look at them again.
+    pub fn note_time(&mut self, now: Moment) {
+        self.census.note_time(now);
+    }
+
+    /// How far this core's streams are, whatever the namespace. Looks only at views that have become too old since
+    /// [`Subscriber::note_time`].
     #[must_use]
     pub fn coverage(&self, now: Moment) -> CoreCoverage {
-        let fresh_since = Moment(now.0.saturating_sub(self.settings.freshness.as_nanos() as u64));
-        let (standing, raised) = match self.membership {
-            Membership::Invalid => (Standing::Unavailable(Unavailable::MembershipInvalid), false),
-            Membership::Fenced => (Standing::Unavailable(Unavailable::LeaseExpired), false),
-            Membership::Lowered => (self.census.standing(fresh_since), false),
-            Membership::Raised => (self.census.standing(fresh_since), true),
-        };
-        CoreCoverage {
+        let left_out = self.census.left_out(now);
+        let coverage = CoreCoverage {
             revision: self.revision,
             scope_generation: self.scope_generation,
-            raised,
-            standing,
+            raised: self.membership == Membership::Raised,
+            standing: self.census.standing(left_out),
             oldest_age: self.census.oldest().map_or(Duration::ZERO, |oldest| now - oldest),
+            expected: count(self.census.expected()),
+            left_out: count(left_out),
+        };
+        match self.membership {
+            Membership::Invalid => coverage.unavailable(Unavailable::MembershipInvalid),
+            Membership::Fenced => coverage.unavailable(Unavailable::LeaseExpired),
+            Membership::Lowered | Membership::Raised => coverage,
         }
     }
 
@@ -337,12 +346,12 @@ impl Subscriber {
     /// How far this core's streams are for one namespace.
     #[must_use]
     pub fn coverage_of(&self, namespace: &NamespaceDigest, now: Moment) -> CoreCoverage {
-        let mut coverage = self.coverage(now);
-        let unavailable = matches!(coverage.standing, Standing::Unavailable(_));
-        if !unavailable && !self.scope.contains(namespace) {
-            coverage.standing = Standing::Unavailable(Unavailable::OutOfScope);
+        let coverage = self.coverage(now);
+        match coverage.standing {
+            Standing::Unavailable(_) => coverage,
+            _ if self.scope.contains(namespace) => coverage,
+            _ => coverage.unavailable(Unavailable::OutOfScope),
         }
-        coverage
     }
 
     /// What is installed of one life of a node on this core, for an await.
@@ -487,4 +496,9 @@ impl Subscriber {
             assert_eq!(sessions, self.connections.len(), "every connection is of a session");
         }
     }
+}
+
+/// So many streams, as answers say it.
+fn count(streams: usize) -> u32 {
+    u32::try_from(streams).unwrap_or(u32::MAX)
 }

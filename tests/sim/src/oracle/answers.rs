@@ -56,9 +56,12 @@ pub fn merged(asking: Basis, answers: &[CoreCoverage]) -> Coverage {
 /// [`Oracle::Merge`].
 pub fn judge_merge(asking: Basis, answers: &[CoreCoverage], merge: &Merged) -> Verdict {
     let (expected, age) = (merged(asking, answers), answers.iter().map(|it| it.oldest_age).max());
+    let left_out: u32 = answers.iter().map(|it| it.left_out).sum();
     hold(
         Oracle::Merge,
-        merge.coverage == expected && merge.oldest_age == age.unwrap_or(Duration::ZERO),
+        merge.coverage == expected
+            && merge.oldest_age == age.unwrap_or(Duration::ZERO)
+            && merge.left_out == left_out,
         || format!("{answers:?} asked at {asking:?} merge to {expected:?}, it says {merge:?}"),
     )
 }

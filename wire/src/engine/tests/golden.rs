@@ -76,6 +76,6 @@ fn a_frame_decodes_at_any_address() {
 
 #[test]
 fn the_layout_hash_is_what_engines_were_built_with() {
-    assert_eq!(layout_hash(), 0xea48_a44d_fd0b_87c7, "{:#018x}", layout_hash());
-    assert_eq!((HEADER_BYTES, VERSION, VERSION_MIN, &MAGIC), (24, 2, 1, b"ORBITKV\x02"));
+    assert_eq!(layout_hash(), 0x4c31_95cc_74e7_f618, "{:#018x}", layout_hash());
+    assert_eq!((HEADER_BYTES, VERSION, VERSION_MIN, &MAGIC), (24, 3, 3, b"ORBITKV\x02"));
 }

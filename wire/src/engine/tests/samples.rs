@@ -271,13 +271,17 @@ pub fn answers() -> Vec<Sample> {
         coverage: Coverage::Unavailable as u8,
         view_generation: 0x1112_1314_1516_1718,
         lease: counting(0x60),
+        hint_age_ms: 0x2122_2324,
+        left_out: 0x3132_3334,
     };
-    let query_plain = part(33)
+    let query_plain = part(41)
         .u32(0, 0x0102_0304)
         .u32(4, 0x0506_0708)
         .u8(8, 2)
         .u64(9, 0x1112_1314_1516_1718)
-        .raw(17, &counting::<16>(0x60));
+        .raw(17, &counting::<16>(0x60))
+        .u32(33, 0x2122_2324)
+        .u32(37, 0x3132_3334);
     vec![
         hello_answer(),
         done("answer ping", Operation::Ping, 2),

@@ -422,13 +422,16 @@ impl Run {
                 expected.map(|(&(_, medium), &(bytes, sequence))| (0, medium, bytes, sequence)).collect();
             assert_eq!(self.rig.look(key), expected, "key {key} in {:?}", self.model);
         }
-        let fresh = self.rig.room.coverage(self.rig.now).oldest_age.as_millis() <= 5_000;
+        let coverage = self.rig.room.coverage(self.rig.now);
+        let fresh = coverage.oldest_age.as_millis() <= 5_000;
         let standing = match (&self.model.view, &self.model.phase) {
             (None, _) => Standing::NoneInstalled,
             (Some(_), Phase::Live) if fresh => Standing::Complete,
             _ => Standing::Partial,
         };
-        assert_eq!(self.rig.standing(), standing, "{:?}", self.model);
+        assert_eq!(coverage.standing, standing, "{:?}", self.model);
+        let left_out = u32::from(standing != Standing::Complete);
+        assert_eq!((coverage.expected, coverage.left_out), (1, left_out), "{:?}", self.model);
         let staging = matches!(self.model.phase, Phase::Staging(_) | Phase::Offered(..));
         assert_eq!(self.rig.wishes.len() - self.rig.returned.len(), usize::from(staging), "permits");
     }
