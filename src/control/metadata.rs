@@ -6,6 +6,7 @@ use orbitkv_shards::coverage::{Basis, Coverage, merge};
 use serde::{Deserialize, Serialize};
 
 use super::etcd::Sight;
+use super::health::answer::DeepChecks;
 use super::policy::view::ConfigView;
 use super::report::{PeersReport, ShardReport};
 use crate::bill::Bill;
@@ -95,6 +96,8 @@ pub struct MetadataPage {
     pub resets: Vec<Reset>,
     /// Memory of the process.
     pub memory: Memory,
+    /// Deep checks that were made because somebody asked for one.
+    pub deep_checks: DeepChecks,
     /// Everything else, shard by shard.
     pub shards: Vec<ShardReport>,
 }
@@ -298,6 +301,7 @@ impl MetadataPage {
             sessions: peers().map(|peers| peers.sessions_served + peers.sessions_received).sum(),
             resets: resets(peers()),
             memory: Memory::observe(identity),
+            deep_checks: DeepChecks::default(),
             shards,
         })
     }

@@ -3,10 +3,11 @@
 //!
 //! A pattern that has a switch is measured with it on and off, in the order on, off, off, on. The failing day is a source
 //! whose process is stopped, for less time than its lease lives: it neither answers nor refuses; for the SSD it is a
-//! file that is cut off. What a node does not have is listed with the reason, and is no gate.
+//! file that is cut off, once or as often as it is written. What a node does not have is listed with the reason, and is no gate.
 
 mod figures;
 mod guards;
+mod health;
 mod rollout;
 mod rows;
 pub mod stage;
@@ -31,7 +32,6 @@ use rows::Row;
 const UNUSED: &[(&str, &str)] = &[
     ("throttle and shed", "no namespace has a rate; pools refuse whatever comes, without classes"),
     ("failover", "no preferred source: candidates are in a fixed order for each block"),
-    ("health", "/health and /ready look at the process and its cores; no canary is written"),
     (
         "degradation",
         "a Query tells prefix, coverage and age of its hints as it is, and old hints rank last; without a switch",

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::figures::{
     Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, Series, amplification,
 };
+use super::health::health;
 use super::rollout::configuration;
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Scene, Stage};
 use super::{Given, guards};
@@ -46,6 +47,7 @@ pub const ALL: &[(&str, Measured)] = &[
     ("zones", guards::zones),
     ("failure modes", guards::failure_modes),
     ("configuration", configuration),
+    ("health", health),
 ];
 
 /// Blocks that are asked for on a quiet day.
