@@ -233,7 +233,7 @@ impl Flight {
         };
         if let Some(lease) = &acquired.lease {
             let released = self.client.release(lease, trip.left().max(TIDY_WAIT));
-            self.answered(step, released)?;
+            return compared.and(self.answered(step, released));
         }
         compared
     }
@@ -307,7 +307,8 @@ fn fault(step: Step, error: &ClientError) -> PathFault {
         Some(Status::Draining) => "wait for its end; start it again if the drain was not meant",
         _ => AT_THE_NODE,
     };
-    let late = matches!(error, ClientError::DeadlineExceeded { .. });
+    let late = matches!(error, ClientError::DeadlineExceeded { .. })
+        || error.status() == Some(Status::DeadlineExceeded);
     PathFault { step, error: error.to_string(), remedy: remedy.to_owned(), late }
 }
 
