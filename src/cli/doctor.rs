@@ -1,10 +1,11 @@
 //! `orbitkv doctor`: what is wrong with a node, why, and the remedy, from the node's own counters.
 //!
 //! The diagnosis is a pure function of one `/cache/metadata` page, which carries every figure that
-//! `/metrics` shows, so that both always agree, and in a cluster of the owner streams.
+//! `/metrics` shows, so that both always agree, of a deep check, and in a cluster of the owner streams.
 
 mod cluster;
 mod config;
+mod own_path;
 mod rates;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use super::http_client::{ClientError, HttpClient, query_text};
 use super::{NodeAddress, fail_client, say};
+use crate::control::health::answer::DeepHealth;
 use crate::control::metadata::{MetadataPage, Phase};
 use crate::control::owners::{Owner, OwnersPage};
 use crate::control::report::{ShardReport, SsdBreakerReport, SsdFault, SsdState};
@@ -279,9 +281,11 @@ pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     found
 }
 
-/// What the node says of itself, and in a cluster of the streams it expects.
-fn look(client: &HttpClient) -> Result<(MetadataPage, Vec<Owner>), ClientError> {
+/// What the node says of itself, what came of a canary, and in a cluster what it says of the streams it expects.
+fn look(client: &HttpClient) -> Result<(MetadataPage, DeepHealth, Vec<Owner>), ClientError> {
+    // First: a canary leaves traces in the figures if it meets a fault.
     let (page, _) = client.get_as::<MetadataPage>("/cache/metadata")?;
+    let own_path = client.get_verdict::<DeepHealth>("/health/deep")?;
     let mut owners = Vec::new();
     let mut after = (!page.standalone).then(String::new);
     while let Some(from) = after {
@@ -290,17 +294,18 @@ fn look(client: &HttpClient) -> Result<(MetadataPage, Vec<Owner>), ClientError> 
         owners.extend(more.owners);
         after = more.next;
     }
-    Ok((page, owners))
+    Ok((page, own_path, owners))
 }
 
 /// Runs the command. Exit code 4 if there is a fault.
 #[must_use]
 pub fn run(args: &DoctorArgs) -> ExitCode {
-    let (page, owners) = match args.node.client().and_then(|client| look(&client)) {
+    let (page, own_path, owners) = match args.node.client().and_then(|client| look(&client)) {
         Ok(seen) => seen,
         Err(error) => return fail_client(&error),
     };
     let mut found = findings(&page);
+    found.extend(own_path::findings(&own_path));
     found.extend(cluster::of_owners(&owners));
     found.sort_by_key(|finding| finding.severity);
     if args.node.json {

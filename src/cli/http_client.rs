@@ -136,6 +136,17 @@ impl HttpClient {
         Ok((typed, value))
     }
 
+    /// `GET path` of a page that says the same with status 503 as with 200.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says; for any other status [`ClientError::Refused`].
+    pub fn get_verdict<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let (status, body) =
+            self.answer(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{CLOSE}\r\n", self.address))?;
+        let value = self.understand(&(if status == 503 { 200 } else { status }, body))?;
+        T::deserialize(value).map_err(|error| self.not_a_node(error.to_string()))
+    }
+
     /// `POST path` with a JSON body.
     ///
     /// # Errors

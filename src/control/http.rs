@@ -30,6 +30,8 @@ use super::barriers;
 use super::connections::BoundedListener;
 use super::etcd::Sight;
 use super::guard::Guard;
+use super::health::canary::OwnPath;
+use super::health::{self, DeepCheck};
 use super::metadata::{MetadataPage, MixedIncarnations, NodeIdentity, Phase};
 use super::metrics;
 use super::owners::OwnersPage;
@@ -146,6 +148,7 @@ pub(super) struct Api<P> {
     pub(super) port: P,
     guard: Guard,
     pub(super) barriers: Semaphore,
+    pub(super) deep_check: DeepCheck,
 }
 
 pub(super) type Shared<P> = State<Arc<Api<P>>>;
@@ -215,7 +218,10 @@ impl<P: NodePort> Api<P> {
                 continue;
             }
             match MetadataPage::of(identity, phase, sight.as_ref(), reports) {
-                Ok(page) => return Ok(MetadataPage { config: self.port.config(), ..page }),
+                Ok(page) => {
+                    let (config, deep_checks) = (self.port.config(), self.deep_check.counts());
+                    return Ok(MetadataPage { config, deep_checks, ..page });
+                }
                 Err(MixedIncarnations) => failure = NEW_INCARNATION,
             }
         }
@@ -233,7 +239,7 @@ impl<P: NodePort> Api<P> {
     }
 }
 
-async fn health() -> Response {
+async fn alive() -> Response {
     Json(json!({"alive": true})).into_response()
 }
 
@@ -329,7 +335,8 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
     let wrong =
         || async { failure(StatusCode::METHOD_NOT_ALLOWED, "method", "this page has another method") };
     Router::new()
-        .route("/health", get(health))
+        .route("/health", get(alive))
+        .route("/health/deep", get(health::deep::<P>))
         .route("/ready", get(ready::<P>))
         .route("/metrics", get(prometheus::<P>))
         .route("/cache/metadata", get(metadata::<P>))
@@ -350,7 +357,7 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
 
 /// Serves the API until `stop` ends: no more connections are taken then, and it returns once those that
 /// are open have been answered. Whoever ends the process need not wait for that; a node that stops does
-/// not, because a barrier may take half a minute.
+/// not, because a barrier may take half a minute. `own_path` is what a deep check tries.
 ///
 /// # Errors
 /// If the listener's own address cannot be read.
@@ -358,6 +365,7 @@ pub async fn serve<P: NodePort>(
     listener: BoundedListener,
     settings: HttpSettings,
     port: P,
+    own_path: impl OwnPath,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let address: SocketAddr = axum::serve::Listener::local_addr(&listener)?;
@@ -366,6 +374,7 @@ pub async fn serve<P: NodePort>(
         host_name: settings.host_name,
         token: settings.token,
     };
-    let api = Arc::new(Api { port, guard, barriers: Semaphore::new(BARRIER_WAITERS_MAX) });
+    let (barriers, deep_check) = (Semaphore::new(BARRIER_WAITERS_MAX), DeepCheck::new(own_path));
+    let api = Arc::new(Api { port, guard, barriers, deep_check });
     axum::serve(listener, router(api)).with_graceful_shutdown(stop).await
 }

@@ -6,6 +6,7 @@ use orbitkv_shards::coverage::{Basis, Merged, merge};
 use serde::{Deserialize, Serialize};
 
 use super::etcd::Sight;
+use super::health::answer::DeepChecks;
 use super::policy::view::ConfigView;
 use super::report::{PeersReport, ShardReport};
 use crate::bill::Bill;
@@ -97,6 +98,8 @@ pub struct MetadataPage {
     pub resets: Vec<Reset>,
     /// Memory of the process.
     pub memory: Memory,
+    /// Deep checks that were made because somebody asked for one.
+    pub deep_checks: DeepChecks,
     /// Everything else, shard by shard.
     pub shards: Vec<ShardReport>,
 }
@@ -301,6 +304,7 @@ impl MetadataPage {
             sessions: peers().map(|peers| peers.sessions_served + peers.sessions_received).sum(),
             resets: resets(peers()),
             memory: Memory::observe(identity),
+            deep_checks: DeepChecks::default(),
             shards,
         })
     }

@@ -396,6 +396,15 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
         gauge.set(level_of(value));
         registry.register(name, help, gauge);
     }
+    let checks = Family::<Labels, Counter<u64, AtomicU64>>::default();
+    for (kind, count) in [("passed", page.deep_checks.passed), ("failed", page.deep_checks.failed)] {
+        checks.get_or_create(&vec![("kind", kind.to_owned())]).inc_by(count);
+    }
+    registry.register(
+        "orbitkv_deep_checks",
+        "Deep checks of this node's own path, by what they found",
+        checks,
+    );
     if !page.standalone {
         register_membership(&mut registry, &page.membership);
         view::register(&mut registry, &page.config);

@@ -9,6 +9,7 @@ pub mod epoch_file;
 pub mod etcd;
 mod figures;
 mod guard;
+pub mod health;
 pub mod http;
 mod kept_file;
 pub mod log;

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::cluster::{Cluster, Teller};
 use super::connections::BoundedListener;
 use super::etcd;
+use super::health::canary::EnginePath;
 use super::http::{self, HttpSettings};
 use super::log::LogFilter;
 use super::metadata::NodeIdentity;
@@ -70,7 +71,8 @@ pub fn serve(
                     let _ = stopped.wait_for(|stopped| *stopped).await;
                 };
                 say(&format!("http on {address}"));
-                Some(tokio::spawn(http::serve(listener, http, port.clone(), stop)))
+                let own_path = EnginePath::new(settings.engine_socket.clone());
+                Some(tokio::spawn(http::serve(listener, http, port.clone(), own_path, stop)))
             }
         };
         let registered = applicant.map(|(registrar, epoch_file)| {

@@ -15,6 +15,8 @@ use orbitkv_shards::membership::{Figures, Roster, Standing};
 
 use super::connections::{BoundedListener, CONNECTIONS_MAX, SILENCE_MAX};
 use super::etcd::{Sight, Traffic};
+use super::health::answer::{Canary, PathFault, ShardPath, Step};
+use super::health::canary::OwnPath;
 use super::http::{BODY_BYTES_MAX, HttpSettings, NodePort, PortError, ShardFence, serve};
 use super::metadata::{NodeIdentity, Phase};
 use super::owners::OwnersPage;
@@ -35,6 +37,12 @@ struct Answers {
     silent: bool,
     /// Revisions of the members that are seen one after the other, the last one for good; standalone without.
     revisions: Vec<u64>,
+    /// What becomes of a canary on each SSD, and how long that takes; a fault keeps all from being tried.
+    canary: Result<Canary, PathFault>,
+    canary_takes: Duration,
+    /// Canaries that were sent, and for each shard of the last whether it has an SSD.
+    canaries: u64,
+    has_ssd: Vec<bool>,
 }
 
 #[derive(Clone)]
@@ -125,6 +133,21 @@ impl NodePort for FakeNode {
     }
 }
 
+impl OwnPath for FakeNode {
+    fn try_out(&mut self, has_ssd: &[bool]) -> Result<Vec<ShardPath>, PathFault> {
+        let (found, takes) = {
+            let mut answers = self.answers.lock().expect("not poisoned");
+            answers.canaries += 1;
+            answers.has_ssd = has_ssd.to_vec();
+            (answers.canary.clone(), answers.canary_takes)
+        };
+        std::thread::sleep(takes);
+        let ssd = found?;
+        let path = |shard| ShardPath { shard, dram: Canary::Passed { took_us: 7 }, ssd: ssd.clone() };
+        Ok((0u16..).zip(has_ssd).map(|(shard, _)| path(shard)).collect())
+    }
+}
+
 /// An API on a thread of its own, as in a node.
 struct Running {
     address: SocketAddr,
@@ -174,6 +197,10 @@ impl Running {
             fences: vec![Ok(vec![fence(1, 7), fence(1, 9)])],
             silent: false,
             revisions: Vec::new(),
+            canary: Ok(Canary::Passed { took_us: 9 }),
+            canary_takes: Duration::ZERO,
+            canaries: 0,
+            has_ssd: Vec::new(),
         };
         let node = FakeNode { identity: Arc::new(identity), answers: Arc::new(Mutex::new(answers)) };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -191,7 +218,8 @@ impl Running {
                 let stop = async {
                     let _ = stopped.await;
                 };
-                serve(listener, settings, port, stop).await.expect("served");
+                let own_path = port.clone();
+                serve(listener, settings, port, own_path, stop).await.expect("served");
             });
         });
         let bound: SocketAddr = told.recv().expect("an address");
@@ -257,6 +285,103 @@ fn health_and_readiness_differ() {
     assert!(status == 503 && body.contains("silent"), "{status} {body}");
     assert!(begun.elapsed() < Duration::from_secs(10), "a silent core must not hang the probe");
     assert_eq!(api.get("/health").0, 200);
+}
+
+/// The answer of a deep check, and how many canaries were sent up to it.
+fn deep(api: &Running) -> (u16, Value, u64) {
+    let (status, body) = api.get("/health/deep");
+    let canaries = api.node.answers.lock().expect("not poisoned").canaries;
+    (status, serde_json::from_str(&body).expect("JSON"), canaries)
+}
+
+/// The answer of the next check that is made.
+fn next_deep(api: &Running) -> (u16, Value) {
+    let before = deep(api).1["age_ms"].as_u64().expect("an age");
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let (status, answer, _) = deep(api);
+        if answer["age_ms"].as_u64().expect("an age") < before.max(1) {
+            return (status, answer);
+        }
+        assert!(Instant::now() < until, "no other check was made: {answer}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn broken(step: Step) -> PathFault {
+    PathFault { step, error: "it is broken".to_owned(), remedy: "mend it".to_owned(), late: false }
+}
+
+#[test]
+fn however_many_ask_a_deep_check_is_made_once_in_its_interval() {
+    let api = Running::start(Start::default());
+    api.answers(|answers| {
+        answers.canary_takes = Duration::from_millis(100);
+        answers.reports.as_mut().expect("reports")[1].ssd.state = super::report::SsdState::On;
+    });
+    // The first ones wait for the check that is under way.
+    let answers = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..8).map(|_| scope.spawn(|| deep(&api))).collect();
+        asked.into_iter().map(|asked| asked.join().expect("answered")).collect::<Vec<_>>()
+    });
+    for (status, answer, canaries) in &answers {
+        assert_eq!((*status, answer["passes"].as_bool(), *canaries), (200, Some(true), 1), "{answer}");
+        assert_eq!(answer["shards"][1]["dram"], serde_json::json!({"outcome": "passed", "took_us": 7}));
+        assert!(answer["took_ms"].as_u64() >= Some(100), "{answer}");
+    }
+    // In order of shard: the first report is that of shard 1.
+    assert_eq!(api.node.answers.lock().expect("not poisoned").has_ssd, [true, false]);
+    std::thread::sleep(Duration::from_millis(50));
+    let (status, aged, canaries) = deep(&api);
+    assert_eq!((status, canaries), (200, 1));
+    assert!(aged["age_ms"].as_u64() >= Some(50), "{aged}");
+    api.answers(|answers| answers.canary = Ok(Canary::Failed(broken(Step::SsdRead))));
+    assert_eq!(deep(&api).0, 200, "what was found holds until the next check");
+    let (status, answer) = next_deep(&api);
+    assert_eq!((status, answer["passes"].as_bool()), (503, Some(false)), "{answer}");
+    let ssd = &answer["shards"][0]["ssd"];
+    assert_eq!((ssd["step"].as_str(), ssd["remedy"].as_str()), (Some("ssd-read"), Some("mend it")));
+    let metrics = api.get("/metrics").1;
+    for line in
+        ["orbitkv_deep_checks_total{kind=\"passed\"} 1", "orbitkv_deep_checks_total{kind=\"failed\"} 1"]
+    {
+        assert!(metrics.lines().any(|seen| seen == line), "`{line}` is not in\n{metrics}");
+    }
+    assert_eq!(api.get("/ready").0, 200, "readiness does not look that deep");
+}
+
+#[test]
+fn what_keeps_a_canary_from_being_sent_is_named() {
+    let table: [(fn(&mut Answers), &str); 4] = [
+        (|answers| answers.phase = Phase::Draining, "serve"),
+        (|answers| answers.silent = true, "cores"),
+        (|answers| answers.reports = Err(PortError::Busy), "cores"),
+        (|answers| answers.canary = Err(broken(Step::Connect)), "connect"),
+    ];
+    for (change, step) in table {
+        let api = Running::start(Start::default());
+        api.answers(change);
+        let begun = Instant::now();
+        let (status, answer, canaries) = deep(&api);
+        assert_eq!((status, answer["fault"]["step"].as_str()), (503, Some(step)), "{answer}");
+        assert!(answer["fault"]["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{answer}");
+        assert_eq!((canaries, &answer["shards"]), (u64::from(step == "connect"), &serde_json::json!([])));
+        assert!(begun.elapsed() < Duration::from_secs(10), "a probe must not hang");
+    }
+}
+
+#[test]
+fn a_check_goes_on_though_whoever_asked_for_it_has_gone() {
+    let api = Running::start(Start::default());
+    api.answers(|answers| answers.canary_takes = Duration::from_millis(300));
+    let mut gone = TcpStream::connect(api.address).expect("connected");
+    gone.write_all(b"GET /health/deep HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    while api.node.answers.lock().expect("not poisoned").canaries == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(gone);
+    let (status, answer, canaries) = deep(&api);
+    assert_eq!((status, canaries), (200, 1), "the next one is told what it found: {answer}");
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //!
 //! A pattern that has a switch is measured with it on and off, in the order on, off, off, on. The failing day is a source
 //! whose process is stopped, for less time than its lease lives: it neither answers nor refuses; for the SSD it is a
-//! file that is cut off. What a node does not have is listed with the reason, and is no gate.
+//! file that is cut off, once or as often as it is written. What a node does not have is listed with the reason, and is no gate.
 
 mod figures;
 mod guards;
+mod health;
 mod rollout;
 mod rows;
 pub mod stage;
@@ -31,7 +32,6 @@ use rows::Row;
 /// Patterns that nothing of a node asks, and why; the others are measured.
 const UNUSED: &[(&str, &str)] = &[
     ("failover", "no preferred source: candidates are in a fixed order for each block"),
-    ("health", "/health and /ready look at the process and its cores; no canary is written"),
     (
         "degradation",
         "a Query tells prefix, coverage, age of its hints and what it left out, and old hints rank last; no switch",

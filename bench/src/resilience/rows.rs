@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::figures::{
     Days, Figure, GivenUp, LOCAL_ASKS, Neighbour, Outage, PINS_WAIT, ROUNDS, Series, amplification,
 };
+use super::health::health;
 use super::rollout::configuration;
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Scene, Stage};
 use super::{Given, guards, throttle};
@@ -47,6 +48,7 @@ pub const ALL: &[(&str, Measured)] = &[
     ("failure modes", guards::failure_modes),
     ("configuration", configuration),
     ("throttle and shed", throttle::throttle),
+    ("health", health),
 ];
 
 /// Blocks that are asked for on a quiet day.

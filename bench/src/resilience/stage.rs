@@ -12,6 +12,7 @@ use orbitkv::client::{
     Registration, Reserved, SaveKey,
 };
 use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, MemberOrder, NodeOrder};
+use orbitkv::control::health::answer::DeepChecks;
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::report::{PeersReport, ShardReport};
 use orbitkv::control::signals::StopSignals;
@@ -248,12 +249,20 @@ impl Stage {
     /// # Errors
     /// If it has none, or the system refuses.
     pub fn cut_ssd(&self) -> Result<(), Failure> {
+        Ok(self.ssd_file()?.set_len(0)?)
+    }
+
+    /// The reader's SSD file, to be written.
+    ///
+    /// # Errors
+    /// If it has none, or the system refuses.
+    pub fn ssd_file(&self) -> Result<File, Failure> {
         let process = self.cluster.nodes()[READER].process_id();
         for descriptor in read_dir(format!("/proc/{process}/fd"))? {
             let descriptor = descriptor?.path();
             // A descriptor may be closed meanwhile.
             if read_link(&descriptor).is_ok_and(|file| file.ends_with("blocks.ssd")) {
-                return Ok(File::options().write(true).open(descriptor)?.set_len(0)?);
+                return Ok(File::options().write(true).open(descriptor)?);
             }
         }
         Err("the reader has no SSD file".into())
@@ -329,10 +338,28 @@ impl Stage {
         Ok((shard.peers.ok_or("a node is in no cluster")?, shard.service.acquires_busy))
     }
 
+    /// The HTTP API of a node.
+    ///
+    /// # Errors
+    /// If its address is none.
+    pub fn http(&self, at: usize) -> Result<HttpClient, Failure> {
+        Ok(HttpClient::new(self.cluster.nodes()[at].http_address())?)
+    }
+
+    /// Deep checks of a node.
+    ///
+    /// # Errors
+    /// If it gives no answer.
+    pub fn deep_checks(&self, at: usize) -> Result<DeepChecks, Failure> {
+        Ok(self.page(at)?.deep_checks)
+    }
+
+    fn page(&self, at: usize) -> Result<MetadataPage, Failure> {
+        Ok(self.http(at)?.get_as("/cache/metadata")?.0)
+    }
+
     fn shard(&self, at: usize) -> Result<ShardReport, Failure> {
-        let http = HttpClient::new(self.cluster.nodes()[at].http_address())?;
-        let page: MetadataPage = http.get_as("/cache/metadata")?.0;
-        Ok(page.shards.into_iter().next().ok_or("a node has a shard")?)
+        Ok(self.page(at)?.shards.into_iter().next().ok_or("a node has a shard")?)
     }
 }
 
