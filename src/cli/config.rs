@@ -13,6 +13,7 @@ use orbitkv_wire::membership::Key;
 use serde_json::json;
 
 use super::cluster_keys::{ClusterKeys, Refusal, same_format};
+use super::http_client::HttpClient;
 use super::{fail, say};
 use crate::exit::Exit;
 use crate::settings::rollouts;
@@ -63,6 +64,10 @@ struct Writing {
     /// Write only if the record still has this number; 0 if there shall be none
     #[arg(long, value_name = "NUMBER")]
     if_record: Option<u64>,
+    /// Number the record above this one, also if it says the same: etcd was restored from an old copy or has lost the
+    /// record, and nodes have a newer one
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..CONFIG_NUMBER_MAX))]
+    above: u64,
     /// Show the record that would be written and for which nodes, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -79,9 +84,6 @@ struct SetArgs {
     /// Percentage of the nodes that have it first, chosen by their names
     #[arg(long, value_name = "PERCENT", default_value_t = PLACES, value_parser = clap::value_parser!(u32).range(1..=i64::from(PLACES)))]
     stage: u32,
-    /// Number the record above this one: etcd was restored from an old copy, and nodes have newer records
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..CONFIG_NUMBER_MAX))]
-    above: u64,
     #[command(flatten)]
     writing: Writing,
 }
@@ -108,12 +110,12 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         Action::Show(args) => (args.json, show(args)),
         Action::Set(args) => (args.writing.json, set(args)),
         Action::Promote(args) => {
-            (args.writing.json, args.writing.write(&Change::Promote { share: args.stage }, 0))
+            (args.writing.json, args.writing.write(&Change::Promote { share: args.stage }))
         }
-        Action::Revert(args) => (args.writing.json, args.writing.write(&Change::Revert, 0)),
+        Action::Revert(args) => (args.writing.json, args.writing.write(&Change::Revert)),
     };
     match done {
-        Ok(()) => Exit::Done.into(),
+        Ok(exit) => exit,
         Err(Refusal(exit, text)) => {
             if json {
                 say(&json!({"done": false, "why": text}).to_string());
@@ -127,8 +129,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
 fn record_of(snapshot: &Snapshot) -> Result<Option<ConfigRecord>, Refusal> {
     let Some(entry) = snapshot.get(Key::Config) else { return Ok(None) };
     let wrong = |why: String| {
-        let remedy =
-            "nodes go on with what they have; remove it (`etcdctl del`) and set anew what shall hold";
+        let remedy = "nodes go on with what they have; remove it (`etcdctl del`) and set anew what shall hold, `--above` the number \
+             of the record that they have";
         Refusal(Exit::Unmet, format!("what stands under config/node is not taken: {why}; {remedy}"))
     };
     let record = ConfigRecord::decode(&entry.value).map_err(|error| wrong(error.to_string()))?;
@@ -136,20 +138,28 @@ fn record_of(snapshot: &Snapshot) -> Result<Option<ConfigRecord>, Refusal> {
     Ok(Some(record))
 }
 
-fn show(args: &ShowArgs) -> Result<(), Refusal> {
+fn show(args: &ShowArgs) -> Result<ExitCode, Refusal> {
+    let clients = args.nodes.iter().map(|address| HttpClient::given_with("--nodes", address));
+    let clients = clients.collect::<Result<Vec<_>, _>>();
+    let clients = clients.map_err(|error| Refusal(error.exit(), error.to_string()))?;
     let (_, snapshot) = args.keys.open()?;
     let record = record_of(&snapshot)?;
-    let sights = args.nodes.iter().map(|address| rows::look(address)).collect::<Vec<_>>();
-    let nodes = rows::nodes(record.as_ref(), &rows::members(&snapshot), &sights);
-    match args.json {
-        true => say(&rows::document(record.as_ref(), &nodes).to_string()),
-        false => say(&rows::screen(record.as_ref(), &nodes)),
-    }
+    let sights = clients.iter().map(rows::look).collect::<Vec<_>>();
+    let nodes = rows::nodes(record.as_ref(), &snapshot, &sights);
+    // What is known of the others is shown, too.
     let silent = sights.iter().find_map(|sight| sight.as_ref().err());
-    silent.map_or(Ok(()), |why| Err(Refusal(Exit::Unreachable, why.clone())))
+    if args.json {
+        let mut document = rows::document(record.as_ref(), &nodes);
+        document["done"] = json!(silent.is_none());
+        document["why"] = json!(silent.map(|Refusal(_, why)| why));
+        say(&document.to_string());
+    } else {
+        say(&rows::screen(record.as_ref(), &nodes));
+    }
+    Ok(silent.map_or(Exit::Done.into(), |Refusal(exit, why)| fail(*exit, why)))
 }
 
-fn set(args: &SetArgs) -> Result<(), Refusal> {
+fn set(args: &SetArgs) -> Result<ExitCode, Refusal> {
     let usage = |text: String| Refusal(Exit::Usage, text);
     let pair = |text: &String| {
         let (name, value) = text.split_once('=').ok_or_else(|| {
@@ -158,12 +168,12 @@ fn set(args: &SetArgs) -> Result<(), Refusal> {
         Ok((name.to_owned(), (value != "default").then(|| value.to_owned())))
     };
     let settings = args.settings.iter().map(pair).collect::<Result<_, Refusal>>()?;
-    args.writing.write(&Change::Set { settings, share: args.stage }, args.above)
+    args.writing.write(&Change::Set { settings, share: args.stage })
 }
 
 impl Writing {
     /// Makes a change of what stands there, by compare-and-swap.
-    fn write(&self, change: &Change, above: u64) -> Result<(), Refusal> {
+    fn write(&self, change: &Change) -> Result<ExitCode, Refusal> {
         let (mut keys, snapshot) = self.keys.open()?;
         let before = record_of(&snapshot)?;
         let number = before.as_ref().map_or(0, |before| before.number);
@@ -174,8 +184,8 @@ impl Writing {
             let exit = if unchanged.is_usage() { Exit::Usage } else { Exit::Unmet };
             Refusal(exit, unchanged.to_string())
         };
-        let next = next_number(before.as_ref(), snapshot.revision, above).map_err(refusal)?;
-        let record = apply(before.as_ref(), next, change).map_err(refusal)?;
+        let next = next_number(before.as_ref(), snapshot.revision, self.above).map_err(refusal)?;
+        let record = apply(before.as_ref(), next, self.above, change).map_err(refusal)?;
         let text = record.encode();
         if !self.dry_run {
             let written = keys.transact(Transaction {
@@ -208,17 +218,17 @@ impl Writing {
                 Err(failure) => return Err(failure.into()),
             }
         }
-        let nodes = rows::nodes(Some(&record), &rows::members(&snapshot), &[]);
+        let nodes = rows::nodes(Some(&record), &snapshot, &[]);
         if self.json {
             let mut document = rows::document(Some(&record), &nodes);
             document["done"] = json!(!self.dry_run);
             document["text"] = json!(text);
             say(&document.to_string());
-            return Ok(());
+            return Ok(Exit::Done.into());
         }
         let title = if self.dry_run { "would be written" } else { "written" };
         say(&format!("{title}:\n{text}\n{}", rows::screen(Some(&record), &nodes)));
-        Ok(())
+        Ok(Exit::Done.into())
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv_shards::resilience::configuration::Rollout;
-use orbitkv_wire::config::place_hash;
+use orbitkv_wire::config::{ConfigRecord, Staged, Version, place_hash};
 use serde_json::Value;
 
 use crate::faults::{Said, doctor, orbitkv};
@@ -178,6 +178,48 @@ fn a_record_that_is_none_is_refused_by_name_and_what_held_goes_on() {
 }
 
 #[test]
+fn an_etcd_that_was_restored_is_brought_above_the_record_that_nodes_have() {
+    let etcd = Etcd::start();
+    let node = order("a", free_port(), &etcd).argument("--coalesce").argument("4ms").start();
+    knows_all(&node, 1);
+    assert_eq!(change(&etcd, &["set", "coalesce=3ms", "--above", "49"]), 50);
+    holds(&node, 50);
+    let version = |number, value: &str| {
+        let settings = [("coalesce".to_owned(), value.to_owned())].into();
+        Version { number, settings }
+    };
+    let restore = |staged| {
+        let record = ConfigRecord { number: 40, stable: version(39, "1ms"), staged, former: None };
+        etcd.ctl(&["put", KEY, &record.encode()]);
+        node.await_metadata("it is older", |page| page.config.refused.contains("record 40 is older"));
+    };
+    let taken = |number| {
+        let page = node.await_metadata("it is taken", |page| page.config.record == number);
+        assert_eq!(page.config.refused, "");
+        (page.config.version, value(&page, "coalesce"))
+    };
+    restore(None);
+    config(&etcd, &["set", "coalesce=1ms"]).refused(4, &["version 39 says all of that already"]);
+    assert_eq!(change(&etcd, &["set", "coalesce=1ms", "--above", "50"]), 51);
+    assert_eq!(taken(51), (51, "1ms".to_owned()));
+    // What was staged then is given up, or goes to all.
+    for (action, number, expected) in [("revert", 61, (39, "1ms")), ("promote", 71, (40, "2ms"))] {
+        restore(Some(Staged { version: version(40, "2ms"), share: 10 }));
+        let above = (number - 1).to_string();
+        config(&etcd, &["set", "coalesce=1ms", "--above", &above]).refused(4, &["version 40 is staged"]);
+        assert_eq!(change(&etcd, &[action, "--above", &above]), number);
+        assert_eq!(taken(number), (expected.0, expected.1.to_owned()));
+    }
+    // The record is lost, and nothing was set in it but what the flags say.
+    etcd.ctl(&["del", KEY]);
+    node.await_metadata("it is missed", |page| page.config.refused.contains("there is none any more"));
+    config(&etcd, &["set", "coalesce=default"]).refused(4, &["says all of that already"]);
+    assert_eq!(change(&etcd, &["set", "coalesce=default", "--above", "71"]), 72);
+    assert_eq!(taken(72), (72, "4ms".to_owned()));
+    assert_eq!(doctor(&node).1, Vec::<String>::new());
+}
+
+#[test]
 fn a_start_without_etcd_is_with_the_last_good_settings() {
     let mut etcd = Etcd::start();
     let mut node = order("a", free_port(), &etcd).argument("--coalesce").argument("4ms").start();
@@ -275,6 +317,40 @@ fn a_stage_is_for_its_nodes_and_grows_until_all_have_it() {
     change(&etcd, &["promote"]);
     versions([again, again, again]);
     assert_eq!(nodes.iter().map(|node| value(&node.metadata(), "coalesce")).collect::<Vec<_>>(), ["3ms"; 3]);
+}
+
+#[test]
+fn nodes_that_do_not_answer_and_nodes_of_others_are_told_in_one_document() {
+    let etcd = Etcd::start();
+    let node = order("a", free_port(), &etcd).start();
+    knows_all(&node, 1);
+    let elsewhere = Etcd::start();
+    let stranger = order("x", free_port(), &elsewhere).start();
+    knows_all(&stranger, 1);
+    let number = change(&etcd, &["set", "coalesce=1ms"]);
+    holds(&node, number);
+    let silent = format!("127.0.0.1:{}", free_port());
+    let show = |nodes: &[&str]| {
+        let said = config(&etcd, &["show", "--json", "--nodes", &nodes.join(",")]);
+        let document: Value =
+            serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:#?}"));
+        (said, document)
+    };
+    let (said, document) = show(&[node.http(), stranger.http()]);
+    assert_eq!((said.code, &document["done"], &document["why"]), (Some(0), &Value::Bool(true), &Value::Null));
+    let states: Vec<_> =
+        document["nodes"].as_array().expect("rows").iter().map(|row| row["state"].as_str()).collect();
+    assert_eq!(states[0], Some("in force, from etcd"));
+    assert!(states[1].is_some_and(|state| state.starts_with("of another cluster, ")), "{states:?}");
+    let (said, document) = show(&[&silent, node.http()]);
+    said.refused(5, &[&format!("--nodes {silent}: no node answers"), "is --nodes right?"]);
+    assert_eq!((&document["done"], &document["record"]), (&Value::Bool(false), &Value::from(number)));
+    assert!(document["why"].as_str().is_some_and(|why| said.stderr.contains(why)), "{said:#?}");
+    assert_eq!(document["nodes"][0]["state"], "in force, from etcd");
+    // Looked at before anybody is asked.
+    let (said, document) = show(&[&silent, "garbage"]);
+    said.refused(2, &["--nodes garbage: it is not HOST:PORT"]);
+    assert_eq!(document["done"], false);
 }
 
 #[test]
