@@ -1,5 +1,5 @@
 // What the node says of other nodes: coverage, lag, routes, and how they answer.
-import { at, bar, draw, each, element, matrix, number, remark, rows, say, show, thin } from "./paint.js";
+import { at, draw, each, element, matrix, number, remark, rows, say, show, thin } from "./paint.js";
 import { OWNERS_MAX } from "./reading.js";
 import { FRESH_MS, LOOKS, behind, byNeed, cell, sight } from "./streams.js";
 import {
