@@ -1,7 +1,7 @@
 //! The HTTP API: operator views and barriers, on the control thread. No lookup ever comes through here.
 //!
 //! It reaches the node through [`NodePort`] alone, so the API neither knows how the cores are driven nor
-//! touches what they own. Answers are JSON (but `/metrics`), errors are `{"error": …, "reason": …}`.
+//! touches what they own. Answers are JSON (but `/metrics` and `/ui`), errors are `{"error": …, "reason": …}`.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -37,7 +37,7 @@ use super::metrics;
 use super::owners::OwnersPage;
 use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
-use super::{routes, turns, visibility};
+use super::{routes, turns, ui, visibility};
 use crate::peers::SamplesAnswer;
 use crate::settings::Token;
 use crate::turns::recorder::TurnsAnswer;
@@ -348,6 +348,7 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/cache/turns", get(turns::page::<P>))
         .route("/cache/turns/forget", post(turns::forget::<P>))
         .route("/cache/sync", post(barriers::sync::<P>))
+        .merge(ui::pages())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))

@@ -25,6 +25,7 @@ pub mod run;
 pub mod signals;
 pub mod sources;
 pub mod turns;
+mod ui;
 pub mod visibility;
 
 #[cfg(test)]

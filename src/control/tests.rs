@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use orbitkv_shards::fence::{AwaitFailure, Fence};
 use orbitkv_wire::identity::{Incarnation, Sequence};
+use orbitkv_wire::membership::MemberRecord;
 use orbitkv_wire::scope::ScopeDigest;
 use serde_json::Value;
 
@@ -30,13 +31,17 @@ use crate::turns::recorder::TurnsAnswer;
 
 /// What the fake node answers.
 #[derive(Clone, Debug)]
-struct Answers {
+pub(super) struct Answers {
     phase: Phase,
-    reports: Result<Vec<ShardReport>, PortError>,
+    pub(super) reports: Result<Vec<ShardReport>, PortError>,
     fences: Vec<Result<Vec<ShardFence>, PortError>>,
     silent: bool,
     /// Revisions of the members that are seen one after the other, the last one for good; standalone without.
-    revisions: Vec<u64>,
+    pub(super) revisions: Vec<u64>,
+    /// Who is in the cluster at each of them.
+    pub(super) members: Vec<MemberRecord>,
+    /// Owner streams; none if there is no page of them.
+    pub(super) owners: Option<OwnersPage>,
     /// What becomes of a canary on each SSD, and how long that takes; a fault keeps all from being tried.
     canary: Result<Canary, PathFault>,
     canary_takes: Duration,
@@ -46,7 +51,7 @@ struct Answers {
 }
 
 #[derive(Clone)]
-struct FakeNode {
+pub(super) struct FakeNode {
     identity: Arc<NodeIdentity>,
     answers: Arc<Mutex<Answers>>,
 }
@@ -77,7 +82,7 @@ impl NodePort for FakeNode {
     }
 
     async fn owners(&self, _after: &str, _limit: usize) -> Result<Option<OwnersPage>, PortError> {
-        Ok(None)
+        Ok(self.answers.lock().expect("not poisoned").owners.clone())
     }
 
     async fn samples(&self, _had: &[(u64, u64)]) -> Result<Option<Vec<SamplesAnswer>>, PortError> {
@@ -125,7 +130,7 @@ impl NodePort for FakeNode {
         Some(Sight {
             standing: Standing::Member,
             local: None,
-            roster: Roster::new(revision, std::iter::empty()),
+            roster: Roster::new(revision, answers.members.iter()),
             figures: Figures::default(),
             disputed: Vec::new(),
             traffic: Traffic::default(),
@@ -149,14 +154,14 @@ impl OwnPath for FakeNode {
 }
 
 /// An API on a thread of its own, as in a node.
-struct Running {
+pub(super) struct Running {
     address: SocketAddr,
     node: FakeNode,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-struct Start {
+pub(super) struct Start {
     bind: &'static str,
     token: Option<Token>,
     connections_max: usize,
@@ -185,7 +190,7 @@ fn fence(life: u8, sequence: u64) -> ShardFence {
 }
 
 impl Running {
-    fn start(start: Start) -> Running {
+    pub(super) fn start(start: Start) -> Running {
         let identity = NodeIdentity {
             node_id: "fake".to_owned(),
             arena_pages: "thp".to_owned(),
@@ -201,6 +206,8 @@ impl Running {
             canary_takes: Duration::ZERO,
             canaries: 0,
             has_ssd: Vec::new(),
+            members: Vec::new(),
+            owners: None,
         };
         let node = FakeNode { identity: Arc::new(identity), answers: Arc::new(Mutex::new(answers)) };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -227,12 +234,12 @@ impl Running {
         Running { address, node, stop: Some(stop), thread: Some(thread) }
     }
 
-    fn answers(&self, change: impl FnOnce(&mut Answers)) {
+    pub(super) fn answers(&self, change: impl FnOnce(&mut Answers)) {
         change(&mut self.node.answers.lock().expect("not poisoned"));
     }
 
     /// Sends bytes and reads until the server closes: status line and headers, then body.
-    fn raw(&self, request: &str) -> (u16, String, String) {
+    pub(super) fn raw(&self, request: &str) -> (u16, String, String) {
         let mut stream = TcpStream::connect(self.address).expect("connected");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
         stream.write_all(request.as_bytes()).expect("sent");
@@ -243,7 +250,7 @@ impl Running {
         (status, head.to_owned(), body.to_owned())
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(super) fn get(&self, path: &str) -> (u16, String) {
         let (status, _, body) =
             self.raw(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
         (status, body)
