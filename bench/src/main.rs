@@ -1,11 +1,14 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
 mod ablation;
+mod attempt;
 mod bootstrap;
+mod campaign;
 mod churn;
 mod clock;
 mod coalescing;
 mod cores;
+mod ending;
 mod eviction;
 mod fanout;
 mod index;

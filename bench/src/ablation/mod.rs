@@ -27,11 +27,13 @@ use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
 use crate::payload::WrongBytes;
+use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
 use crate::statistics::Figures;
 use crate::streams::outlet::Outlet;
-use crate::streams::{Profile, RunArgs, conclude, pause};
+use crate::streams::{RunArgs, pause};
 use crate::{Failure, fail, machine, progress};
 use judgement::{Question, Trial};
 use plan::Plan;
@@ -46,8 +48,8 @@ pub struct AblationArgs {
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
     /// `formal` and `dense` qualify; `ci` runs the same for seconds and qualifies nothing.
-    #[arg(long, value_enum, default_value_t = Profile::Formal)]
-    profile: Profile,
+    #[arg(long, value_enum, default_value_t = FormalProfile::Formal)]
+    profile: FormalProfile,
     /// Seed of payloads, keys and offsets.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -321,7 +323,7 @@ mod tests {
         AblationArgs {
             which: Which::Idle,
             runs: None,
-            profile: Profile::Formal,
+            profile: FormalProfile::Formal,
             seed: 1,
             observers: 4,
             changes: 64,
