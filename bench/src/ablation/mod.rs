@@ -9,6 +9,7 @@ mod device;
 mod etcd;
 mod idle;
 mod judgement;
+mod pacing;
 mod plan;
 mod quic;
 mod routing;
@@ -25,6 +26,7 @@ use orbitkv::cli::table::Table;
 use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
+use orbitkv::quantity::{ByteSize, MIB};
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
@@ -68,6 +70,9 @@ pub struct AblationArgs {
     /// `device`, `routing`: directory on a disk [default: beside the build's output].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// `pacing`: the bound on the source's egress, in bytes a second: below what it sends without one.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(64 * MIB))]
+    egress_rate: ByteSize,
     /// Directory for the report.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -96,6 +101,8 @@ enum Which {
     Quic,
     /// Routes as planned, against the fixed order, and what planning in the shadow costs. Needs root.
     Routing,
+    /// A bound on what a source sends, against none: how soon a single block comes while another reads all it can.
+    Pacing,
 }
 
 /// A column of the table of sides.
@@ -149,6 +156,7 @@ pub fn run(args: &AblationArgs) -> ExitCode {
         Which::Quic => quic::Quic::new(args, plan).map(|one| Box::new(one) as _),
         Which::Routing if !args.inside => return fail(Exit::Environment, &*crate::own_network::enter()),
         Which::Routing => routing::Routing::new(args).map(|one| Box::new(one) as _),
+        Which::Pacing => Ok(Box::new(pacing::Pacing::new(args))),
     };
     let ablation = match ablation {
         Ok(ablation) => ablation,
@@ -330,6 +338,7 @@ mod tests {
             managers: 4,
             cores: None,
             dir: None,
+            egress_rate: ByteSize(64 * MIB),
             out: None,
             json: false,
             inside: false,
