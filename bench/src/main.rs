@@ -1,11 +1,14 @@
 //! `orbitkv-bench`: measures OrbitKV against something named, in one run.
 
 mod ablation;
+mod attempt;
 mod bootstrap;
+mod campaign;
 mod churn;
 mod clock;
 mod coalescing;
 mod cores;
+mod ending;
 mod eviction;
 mod fanout;
 mod index;
@@ -13,7 +16,6 @@ mod isolation;
 mod local;
 mod machine;
 mod own_network;
-mod pacing;
 mod page;
 mod payload;
 mod peer;
@@ -68,8 +70,6 @@ enum Measurement {
     Isolation(isolation::IsolationArgs),
     /// One node against the physics of this machine: memcpy, fio, a bare ring loop, an empty round trip.
     Local(local::LocalArgs),
-    /// What a bound on a source's egress does for a reader of single blocks, while another reads all it can.
-    Pacing(pacing::PacingArgs),
     /// Blocks of 1 MiB read from a peer over QUIC against a bulk stream of stock `quinn`, in turns.
     Peer(peer::PeerArgs),
     /// How soon a request is ready whose blocks two peers have, one of which is held back: routes as planned against the
@@ -105,7 +105,6 @@ fn main() -> ExitCode {
         Measurement::Index(args) => return index::run(&args),
         Measurement::Isolation(args) => return isolation::run(&args),
         Measurement::Local(args) => return local::run(&args),
-        Measurement::Pacing(args) => return pacing::run(&args),
         Measurement::Peer(args) => return peer::run(&args),
         Measurement::Routing(args) => return routing::run(&args),
         Measurement::Resilience(args) => return resilience::run(&args),

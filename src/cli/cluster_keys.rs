@@ -1,6 +1,7 @@
 //! How a command reaches a cluster's keys in etcd, and how it ends when it may not go on.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use orbitkv_shards::membership::cluster_of;
@@ -11,6 +12,9 @@ use crate::control::etcd::EtcdAccess;
 use crate::control::etcd::operator::OperatorKeys;
 use crate::exit::Exit;
 use crate::settings::{EtcdFiles, EtcdSettings};
+
+/// Longest wait for an answer of etcd, and how long it may be away before a command gives up.
+const WAIT: Duration = Duration::from_secs(5);
 
 /// Which etcd, as whom, and which cluster in it.
 #[derive(Clone, Debug, Args)]
@@ -79,7 +83,7 @@ impl ClusterKeys {
     /// What stands against it.
     pub fn open(&self) -> Result<(OperatorKeys, Snapshot), Refusal> {
         let (access, space) = self.access()?;
-        let keys = OperatorKeys::new(access, space);
+        let keys = OperatorKeys::new(access, space, WAIT);
         let mut keys =
             keys.map_err(|error| Refusal(Exit::Environment, format!("starting the runtime: {error}")))?;
         let snapshot = keys.read()?;

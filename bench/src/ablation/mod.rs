@@ -9,6 +9,7 @@ mod device;
 mod etcd;
 mod idle;
 mod judgement;
+mod pacing;
 mod plan;
 mod quic;
 mod routing;
@@ -25,13 +26,16 @@ use orbitkv::cli::table::Table;
 use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
+use orbitkv::quantity::{ByteSize, MIB};
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
 use crate::payload::WrongBytes;
+use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
 use crate::statistics::Figures;
 use crate::streams::outlet::Outlet;
-use crate::streams::{Profile, RunArgs, conclude, pause};
+use crate::streams::{RunArgs, pause};
 use crate::{Failure, fail, machine, progress};
 use judgement::{Question, Trial};
 use plan::Plan;
@@ -46,8 +50,8 @@ pub struct AblationArgs {
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
     /// `formal` and `dense` qualify; `ci` runs the same for seconds and qualifies nothing.
-    #[arg(long, value_enum, default_value_t = Profile::Formal)]
-    profile: Profile,
+    #[arg(long, value_enum, default_value_t = FormalProfile::Formal)]
+    profile: FormalProfile,
     /// Seed of payloads, keys and offsets.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -66,6 +70,9 @@ pub struct AblationArgs {
     /// `device`, `routing`: directory on a disk [default: beside the build's output].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// `pacing`: the bound on the source's egress, in bytes a second: below what it sends without one.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(64 * MIB))]
+    egress_rate: ByteSize,
     /// Directory for the report.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -94,6 +101,8 @@ enum Which {
     Quic,
     /// Routes as planned, against the fixed order, and what planning in the shadow costs. Needs root.
     Routing,
+    /// A bound on what a source sends, against none: how soon a single block comes while another reads all it can.
+    Pacing,
 }
 
 /// A column of the table of sides.
@@ -147,6 +156,7 @@ pub fn run(args: &AblationArgs) -> ExitCode {
         Which::Quic => quic::Quic::new(args, plan).map(|one| Box::new(one) as _),
         Which::Routing if !args.inside => return fail(Exit::Environment, &*crate::own_network::enter()),
         Which::Routing => routing::Routing::new(args).map(|one| Box::new(one) as _),
+        Which::Pacing => Ok(Box::new(pacing::Pacing::new(args))),
     };
     let ablation = match ablation {
         Ok(ablation) => ablation,
@@ -321,13 +331,14 @@ mod tests {
         AblationArgs {
             which: Which::Idle,
             runs: None,
-            profile: Profile::Formal,
+            profile: FormalProfile::Formal,
             seed: 1,
             observers: 4,
             changes: 64,
             managers: 4,
             cores: None,
             dir: None,
+            egress_rate: ByteSize(64 * MIB),
             out: None,
             json: false,
             inside: false,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use orbitkv::quantity::{KIB, MIB};
 use serde::Serialize;
 
+use crate::profile::FormalProfile;
 use crate::resampling::PAIRS_MAX;
-use crate::streams::Profile;
 
 /// Runs of which the interval of a mean says something.
 pub const RUNS_MIN: usize = 5;
@@ -48,7 +48,7 @@ pub const DEVICE_BLOCKS: [u64; 2] = [MIB, 64 * KIB];
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile) -> Plan {
+    pub fn of(profile: FormalProfile) -> Plan {
         let formal = Plan {
             bursts: 1_800,
             rest_ms: 10_000,
@@ -60,8 +60,8 @@ impl Plan {
             quic_pairs: 3,
         };
         match profile {
-            Profile::Formal => formal,
-            Profile::Dense => Plan {
+            FormalProfile::Formal => formal,
+            FormalProfile::Dense => Plan {
                 bursts: 600,
                 rest_ms: 3_000,
                 round_trips: 10_000,
@@ -70,7 +70,7 @@ impl Plan {
                 device_bytes: 512 * MIB,
                 ..formal
             },
-            Profile::Ci => Plan {
+            FormalProfile::Ci => Plan {
                 bursts: 40,
                 rest_ms: 500,
                 round_trips: 300,
@@ -88,11 +88,11 @@ impl Plan {
 ///
 /// # Errors
 /// In words, if so few say nothing or of so many not every drawing can be counted.
-pub fn runs(asked: Option<usize>, profile: Profile) -> Result<usize, String> {
+pub fn runs(asked: Option<usize>, profile: FormalProfile) -> Result<usize, String> {
     let (least, own) = match profile {
-        Profile::Ci => (1, 1),
-        Profile::Dense => (RUNS_MIN, RUNS_MIN),
-        Profile::Formal => (RUNS_MIN, PAIRS_MAX),
+        FormalProfile::Ci => (1, 1),
+        FormalProfile::Dense => (RUNS_MIN, RUNS_MIN),
+        FormalProfile::Formal => (RUNS_MIN, PAIRS_MAX),
     };
     match asked.unwrap_or(own) {
         runs if runs < least => Err(format!(
@@ -111,12 +111,14 @@ mod tests {
 
     #[test]
     fn what_qualifies_has_five_runs_or_more() {
-        assert_eq!(runs(None, Profile::Ci), Ok(1));
-        assert_eq!(runs(None, Profile::Dense), Ok(5));
-        assert_eq!(runs(None, Profile::Formal), Ok(7));
-        assert_eq!(runs(Some(6), Profile::Dense), Ok(6));
-        assert_eq!(runs(Some(2), Profile::Ci), Ok(2));
-        for (asked, profile) in [(4, Profile::Dense), (0, Profile::Ci), (8, Profile::Formal)] {
+        assert_eq!(runs(None, FormalProfile::Ci), Ok(1));
+        assert_eq!(runs(None, FormalProfile::Dense), Ok(5));
+        assert_eq!(runs(None, FormalProfile::Formal), Ok(7));
+        assert_eq!(runs(Some(6), FormalProfile::Dense), Ok(6));
+        assert_eq!(runs(Some(2), FormalProfile::Ci), Ok(2));
+        for (asked, profile) in
+            [(4, FormalProfile::Dense), (0, FormalProfile::Ci), (8, FormalProfile::Formal)]
+        {
             let refused = runs(Some(asked), profile).expect_err("refused");
             assert!(refused.starts_with(&format!("--runs {asked}:")), "{refused}");
         }
@@ -124,7 +126,7 @@ mod tests {
 
     #[test]
     fn passes_are_whole_numbers_of_blocks_and_bursts_meet_every_namespace_alike() {
-        for profile in [Profile::Ci, Profile::Dense, Profile::Formal] {
+        for profile in [FormalProfile::Ci, FormalProfile::Dense, FormalProfile::Formal] {
             let plan = Plan::of(profile);
             assert_eq!(plan.device_bytes % DEVICE_BLOCKS[0] + plan.device_small_bytes % DEVICE_BLOCKS[1], 0);
             assert!(plan.device_small_bytes / DEVICE_BLOCKS[1] >= u64::from(DEVICE_DEPTH));

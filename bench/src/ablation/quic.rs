@@ -11,8 +11,6 @@ use crate::Failure;
 use crate::peer::ends::Ends;
 use crate::peer::plan::Plan as Sizes;
 use crate::peer::{Passes, Way, compare, cores};
-use crate::profile::Profile as Sized;
-use crate::streams::Profile;
 
 const SIDES: [&str; 2] = ["own loop", "stock quinn"];
 const OWN: usize = 0;
@@ -37,8 +35,7 @@ impl Quic {
     /// # Errors
     /// If there are no two cores.
     pub fn new(args: &AblationArgs, plan: Plan) -> Result<Quic, Failure> {
-        let profile = if args.profile == Profile::Ci { Sized::Ci } else { Sized::Full };
-        let sizes = Sizes { pairs: plan.quic_pairs, ..Sizes::of(profile) };
+        let sizes = Sizes { pairs: plan.quic_pairs, ..Sizes::of(args.profile.into()) };
         Ok(Quic { sizes, cores: cores(args.cores.as_deref())?, seed: args.seed })
     }
 }

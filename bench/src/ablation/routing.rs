@@ -10,12 +10,10 @@ use serde_json::{Value, json};
 
 use super::judgement::{Question, Sense, Trial, in_turn};
 use super::{Ablation, AblationArgs, Column};
-use crate::profile::Profile as Sized;
 use crate::routing::plan::Plan;
 use crate::routing::trial::{Ground, run};
 use crate::routing::{Case, Policy, directory};
 use crate::statistics::Latencies;
-use crate::streams::Profile;
 use crate::{Failure, machine, progress};
 
 const SIDES: [&str; 3] = ["executed", "fixed", "shadow"];
@@ -51,13 +49,18 @@ impl Routing {
     /// # Errors
     /// If there are no two cores, or no directory.
     pub fn new(args: &AblationArgs) -> Result<Routing, Failure> {
-        let profile = if args.profile == Profile::Ci { Sized::Ci } else { Sized::Full };
         let available = affinity::available_cores()?;
         let [sources_core, .., reader_core] = available[..] else {
             return Err("nodes need two cores, one for the sources and one for the reader".into());
         };
         let directory = directory(args.dir.as_deref())?;
-        Ok(Routing { plan: Plan::of(profile), seed: args.seed, directory, sources_core, reader_core })
+        Ok(Routing {
+            plan: Plan::of(args.profile.into()),
+            seed: args.seed,
+            directory,
+            sources_core,
+            reader_core,
+        })
     }
 }
 

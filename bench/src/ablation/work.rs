@@ -13,7 +13,8 @@ use orbitkv_native::affinity;
 
 use super::plan::Plan;
 use crate::Failure;
-use crate::payload::{GROUP, Source, WrongBytes, block_hashes, registration, require_stamp, slot};
+use crate::attempt::{received, sent};
+use crate::payload::{GROUP, Source, block_hashes, registration, require_stamp, slot};
 use crate::processes::processor_time;
 use crate::statistics::Latencies;
 
@@ -61,32 +62,6 @@ pub struct Subject<'a> {
     pub seed: u64,
 }
 
-/// Why an engine's thread gave up.
-enum Fault {
-    /// Nothing that was measured counts.
-    Wrong(WrongBytes),
-    /// Anything else.
-    Words(String),
-}
-
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Fault {
-        match failure.downcast::<WrongBytes>() {
-            Ok(wrong) => Fault::Wrong(*wrong),
-            Err(failure) => Fault::Words(failure.to_string()),
-        }
-    }
-}
-
-impl Fault {
-    fn failure(self) -> Failure {
-        match self {
-            Fault::Wrong(wrong) => wrong.into(),
-            Fault::Words(words) => words.into(),
-        }
-    }
-}
-
 struct Engine {
     client: Client,
     namespace: Namespace,
@@ -104,12 +79,12 @@ pub fn measure(subject: &Subject<'_>, plan: &Plan) -> Result<Worked, Failure> {
     thread::scope(|scope| {
         let work = || {
             if let Some(core) = subject.engine_core {
-                affinity::pin_current_thread(core).map_err(|error| Fault::from(Failure::from(error)))?;
+                affinity::pin_current_thread(core).map_err(sent)?;
             }
-            work(subject, plan).map_err(Fault::from)
+            work(subject, plan).map_err(sent)
         };
         let worked = scope.spawn(work).join().expect("an engine says its errors");
-        worked.map_err(Fault::failure)
+        worked.map_err(received)
     })
 }
 
@@ -131,11 +106,11 @@ fn work(subject: &Subject<'_>, plan: &Plan) -> Result<Worked, Failure> {
     let done = thread::scope(|scope| {
         let threads: Vec<_> = engines
             .iter_mut()
-            .map(|engine| scope.spawn(move || engine.batches(plan.batches).map_err(Fault::from)))
+            .map(|engine| scope.spawn(move || engine.batches(plan.batches).map_err(sent)))
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("an engine says its errors"))
     });
-    done.map_err(Fault::failure)?;
+    done.map_err(received)?;
     let (used, elapsed) = (processor_time(subject.process)?.saturating_sub(before), at.elapsed());
     let blocks = (plan.batches * BATCH_BLOCKS) as f64 * subject.engines as f64;
     Ok(Worked {

@@ -21,14 +21,15 @@ use orbitkv::quantity::ByteSize;
 use orbitkv::settings::JOURNAL_SLICE_BYTES_MIN;
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
 use crate::report::{Gate, Report};
+use crate::streams::RunArgs;
 use crate::streams::background::Rhythm;
 use crate::streams::convergence::Convergence;
 use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owner::Mix;
 use crate::streams::owners::{Owners, StartOrder};
-use crate::streams::{RunArgs, conclude};
 use crate::{Failure, fail, machine, progress};
 use join::Joined;
 use plan::{CHURN_CHANGES, Case, RATIO_MAX, Side};
@@ -249,12 +250,12 @@ fn gates(args: &RunArgs, all: &[Joins]) -> Vec<Gate> {
 mod tests {
     use super::join::Sent;
     use super::*;
-    use crate::streams::Profile;
+    use crate::profile::FormalProfile;
 
     fn args() -> RunArgs {
         RunArgs {
             managers: 16,
-            profile: Profile::Formal,
+            profile: FormalProfile::Formal,
             seed: 1,
             coalesce: None,
             residences: 512,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::streams::Profile;
+use crate::profile::FormalProfile;
 
 /// How much longer the p99 may be than that of the earlier commit.
 pub const RATIO_MAX: f64 = 1.10;
@@ -49,12 +49,12 @@ pub fn legs(has_baseline: bool) -> &'static [Side] {
 }
 
 /// Joins of one leg.
-pub fn joins(profile: Profile, legs: usize) -> usize {
+pub fn joins(profile: FormalProfile, legs: usize) -> usize {
     // A p99 is of a hundred at least, so a side has two hundred in the formal profile.
     let of_side: usize = match profile {
-        Profile::Ci => 4,
-        Profile::Dense => 100,
-        Profile::Formal => 200,
+        FormalProfile::Ci => 4,
+        FormalProfile::Dense => 100,
+        FormalProfile::Formal => 200,
     };
     of_side / if legs > 1 { 2 } else { 1 }
 }
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn a_side_has_as_many_joins_whether_or_not_there_is_another() {
-        for profile in [Profile::Ci, Profile::Dense, Profile::Formal] {
+        for profile in [FormalProfile::Ci, FormalProfile::Dense, FormalProfile::Formal] {
             assert_eq!(2 * joins(profile, 4), joins(profile, 1));
         }
-        assert!(joins(Profile::Dense, 1) >= 100);
+        assert!(joins(FormalProfile::Dense, 1) >= 100);
     }
 }

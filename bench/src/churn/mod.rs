@@ -16,13 +16,14 @@ use orbitkv::cli::table::Table;
 use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
 use crate::report::{Gate, Report};
+use crate::streams::RunArgs;
 use crate::streams::convergence::{self, Convergence};
 use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, Sessions, await_applied};
 use crate::streams::samples::Samples;
-use crate::streams::{RunArgs, conclude};
 use crate::{Failure, machine};
 use plan::{Plan, QUEUE_BYTES_MAX, RATE_KNOWN, VISIBILITY_MS_MAX};
 use pressure::Made;
@@ -234,7 +235,7 @@ mod tests {
     fn the_gate_counts_only_at_the_rate_it_asks_for_and_with_all_sessions() {
         let args = RunArgs {
             managers: 16,
-            profile: crate::streams::Profile::Formal,
+            profile: crate::profile::FormalProfile::Formal,
             seed: 1,
             coalesce: None,
             residences: 512,

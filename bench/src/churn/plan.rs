@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::streams::Profile;
+use crate::profile::FormalProfile;
 
 /// Changes a second of the best known system (chapter 6.1), all owners together.
 pub const RATE_KNOWN: u64 = 4_083;
@@ -52,15 +52,15 @@ pub struct Plan {
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile, owners: usize) -> Plan {
+    pub fn of(profile: FormalProfile, owners: usize) -> Plan {
         let (known, sustained) = match profile {
-            Profile::Formal => (20, 60),
-            Profile::Dense => (10, 20),
-            Profile::Ci => (2, 3),
+            FormalProfile::Formal => (20, 60),
+            FormalProfile::Dense => (10, 20),
+            FormalProfile::Ci => (2, 3),
         };
         // The least that shows anything; the rate is of sixteen owners in any profile that qualifies.
         let rate = match profile {
-            Profile::Ci => RATE_KNOWN * owners.min(4) as u64 / 16,
+            FormalProfile::Ci => RATE_KNOWN * owners.min(4) as u64 / 16,
             _ => RATE_KNOWN,
         };
         Plan {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn sixteen_owners_make_ten_times_what_is_known_for_a_minute() {
-        let plan = Plan::of(Profile::Formal, 16);
+        let plan = Plan::of(FormalProfile::Formal, 16);
         assert_eq!(plan.rate_min, 40_830);
         let (changes, lasts_ns) = made(plan.sustained, 16);
         assert!(lasts_ns >= 60_000_000_000, "{lasts_ns}");
@@ -100,13 +100,13 @@ mod tests {
     #[test]
     fn the_rate_is_of_all_owners_together_whatever_their_number() {
         for owners in [2, 4, 16, 64] {
-            let plan = Plan::of(Profile::Dense, owners);
+            let plan = Plan::of(FormalProfile::Dense, owners);
             let (changes, lasts_ns) = made(plan.sustained, owners as u64);
             let rate = changes as f64 * 1e9 / lasts_ns as f64;
             assert!((41_500.0..43_000.0).contains(&rate), "{owners}: {rate}");
             assert_eq!(plan.rate_min, 40_830);
         }
-        let rates = [2, 4, 16].map(|owners| Plan::of(Profile::Ci, owners).rate_min);
+        let rates = [2, 4, 16].map(|owners| Plan::of(FormalProfile::Ci, owners).rate_min);
         assert_eq!(rates, [5_100, 10_200, 10_200], "ci asks for what a debug build makes");
     }
 }

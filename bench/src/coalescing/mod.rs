@@ -19,6 +19,7 @@ use orbitkv_native::clock::monotonic_ns;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
 use crate::report::{Gate, Report};
 use crate::streams::cadence::rotation;
 use crate::streams::convergence::{self, Convergence};
@@ -26,7 +27,7 @@ use crate::streams::distribution::Distribution;
 use crate::streams::outlet::Outlet;
 use crate::streams::owners::{Owners, Sessions, await_applied};
 use crate::streams::samples::Samples;
-use crate::streams::{RunArgs, conclude, pause};
+use crate::streams::{RunArgs, pause};
 use crate::{Failure, fail, machine, progress};
 use plan::{PERIOD, Plan, SPARED_MIN, WINDOW};
 
@@ -278,7 +279,7 @@ fn gates(args: &RunArgs, runs: &[Run]) -> Vec<Gate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::streams::Profile;
+    use crate::profile::FormalProfile;
 
     fn ran(window: Duration, delta_bytes: u64) -> Run {
         Run {
@@ -296,7 +297,7 @@ mod tests {
     fn verdicts(runs: &[Run]) -> (&'static str, Vec<bool>) {
         let args = RunArgs {
             managers: 16,
-            profile: Profile::Formal,
+            profile: FormalProfile::Formal,
             seed: 1,
             coalesce: None,
             residences: 512,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::streams::Profile;
+use crate::profile::FormalProfile;
 
 /// The window of the gate, against none (chapter 6.1).
 pub const WINDOW: Duration = Duration::from_millis(2);
@@ -28,11 +28,11 @@ pub struct Plan {
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile) -> Plan {
+    pub fn of(profile: FormalProfile) -> Plan {
         let bursts = match profile {
-            Profile::Ci => 60,
-            Profile::Dense => 600,
-            Profile::Formal => 1_800,
+            FormalProfile::Ci => 60,
+            FormalProfile::Dense => 600,
+            FormalProfile::Formal => 1_800,
         };
         Plan { bursts, blocks: 8, rounds: 16 }
     }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn changes_are_counted_one_by_one() {
-        let plan = Plan::of(Profile::Ci);
+        let plan = Plan::of(FormalProfile::Ci);
         let mut changes = 0;
         for _ in 0..plan.bursts {
             for _ in 0..plan.rounds {

@@ -15,9 +15,10 @@ use orbitkv::cli::table::Table;
 use orbitkv::control::signals::StopSignals;
 use serde_json::json;
 
+use crate::ending::conclude;
 use crate::report::{Gate, Report};
+use crate::streams::RunArgs;
 use crate::streams::outlet::Outlet;
-use crate::streams::{RunArgs, conclude};
 use crate::{Failure, machine};
 use cell::Measured;
 use plan::{CHANGES, NAMESPACES, PERIOD, Subscription};
@@ -126,7 +127,7 @@ fn gates(args: &RunArgs, measured: &[Measured]) -> Vec<Gate> {
 mod tests {
     use super::plan::Cell;
     use super::*;
-    use crate::streams::Profile;
+    use crate::profile::FormalProfile;
 
     fn measured(subscription: Subscription, delta_bytes: u64) -> Measured {
         Measured {
@@ -147,7 +148,7 @@ mod tests {
     fn one_record_or_row_beside_the_oracle_is_a_miss() {
         let args = RunArgs {
             managers: 4,
-            profile: Profile::Formal,
+            profile: FormalProfile::Formal,
             seed: 1,
             coalesce: None,
             residences: 512,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::streams::Profile;
+use crate::profile::FormalProfile;
 
 /// Namespaces of the source.
 pub const NAMESPACES: usize = 4;
@@ -61,11 +61,11 @@ pub fn cells(managers: u16) -> Vec<Cell> {
 }
 
 /// Bursts in each cluster: as many of each namespace.
-pub fn bursts(profile: Profile) -> usize {
+pub fn bursts(profile: FormalProfile) -> usize {
     match profile {
-        Profile::Ci => 40,
-        Profile::Dense => 600,
-        Profile::Formal => 1_800,
+        FormalProfile::Ci => 40,
+        FormalProfile::Dense => 600,
+        FormalProfile::Formal => 1_800,
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_scope_of_one_is_told_a_quarter() {
-        for profile in [Profile::Ci, Profile::Dense, Profile::Formal] {
+        for profile in [FormalProfile::Ci, FormalProfile::Dense, FormalProfile::Formal] {
             let bursts = bursts(profile);
             assert_eq!(changes_of(Subscription::All, bursts), bursts as u64 * CHANGES);
             assert_eq!(4 * changes_of(Subscription::One, bursts), bursts as u64 * CHANGES);

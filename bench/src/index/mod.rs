@@ -19,6 +19,7 @@ use orbitkv::exit::Exit;
 use orbitkv_native::affinity;
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
 use crate::profile::Profile;
 use crate::report::Report;
 use crate::{Failure, fail, machine, progress};
@@ -86,19 +87,7 @@ pub fn run(args: &IndexArgs) -> ExitCode {
         Ok(core) => core,
         Err(error) => return fail(Exit::Usage, &*error),
     };
-    let report = match measure(args, core) {
-        Ok(report) => report,
-        Err(error) => return fail(Exit::Environment, &*error),
-    };
-    if args.json {
-        println!("{:#}", report.json());
-    } else {
-        println!("{}", report.text());
-    }
-    match report.is_met() || args.profile == Profile::Ci {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measure(args, core), args.json)
 }
 
 fn core(named: Option<usize>) -> Result<usize, Failure> {

@@ -1,114 +1,49 @@
 //! A campaign: all runs of the schedule, one after the other, each kept as it ends; then what they say.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
-use orbitkv::exit::Exit;
 use orbitkv_native::ssd_file::DataDirLock;
 use serde::{Deserialize, Serialize};
 
-use super::gates;
 use super::plan::Plan;
-use super::record::{Outcome, RUN, Record, Shelf};
-use super::run::{self, Unmade};
+use super::record::{Outcome, RUN, Record, put, take};
 use super::schedule::{Cell, Medium, schedule};
 use super::stage::Cores;
+use super::{gates, run};
+use crate::campaign::{Campaign, Ended, Order, REPORT, Shelf, unmade};
 use crate::profile::Label;
 use crate::report::Report;
-use crate::{Failure, machine, progress};
+use crate::{machine, progress};
 
-/// The file that says what a directory's campaign is.
-const FILE: &str = "campaign.json";
-/// The file with what it says at last.
-const REPORT: &str = "report.json";
-/// What kind of file it is.
-const KIND: &str = "isolation-campaign";
-
-/// What a campaign is: runs of one directory have all of it in common.
+/// What is asked of a campaign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Campaign {
-    kind: String,
-    plan: Plan,
-    media: Vec<Medium>,
-    seed: u64,
-    cores: Cores,
-    commit: String,
-    machine: String,
+pub struct IsolationOrder {
+    /// Its sizes.
+    pub plan: Plan,
+    /// Its media.
+    pub media: Vec<Medium>,
+    /// Seed of keys, payload and phases.
+    pub seed: u64,
+    /// Where everything runs.
+    pub cores: Cores,
 }
 
-/// Why a campaign has no report.
-pub struct Ended {
-    /// Exit code of the command.
-    pub exit: Exit,
-    /// Why, and what to do.
-    pub words: String,
-}
+impl Order for IsolationOrder {
+    const KIND: &'static str = "isolation-campaign";
+    const PARTS: &'static str = "runs";
 
-impl<F: Into<Failure>> From<F> for Ended {
-    fn from(failure: F) -> Ended {
-        Ended { exit: Exit::Environment, words: failure.into().to_string() }
-    }
-}
-
-/// Makes the directory of a new campaign.
-///
-/// # Errors
-/// If it has something in it, or cannot be made.
-pub fn begin(directory: &Path, campaign: &Campaign) -> Result<Shelf, Failure> {
-    let shown = directory.display();
-    fs::create_dir_all(directory).map_err(|error| format!("--out {shown}: {error}"))?;
-    if fs::read_dir(directory)?.next().is_some() {
-        return Err(
-            format!("--out {shown} is not empty: go on with --resume {shown}, or name another").into()
-        );
-    }
-    let shelf = Shelf::new(directory.canonicalize()?);
-    shelf.write(FILE, campaign)?;
-    Ok(shelf)
-}
-
-/// Opens the directory of a campaign that was begun with the same settings on the same build and machine.
-///
-/// # Errors
-/// If there is none, or one that is another.
-pub fn resume(directory: &Path, campaign: &Campaign) -> Result<Shelf, Failure> {
-    let shown = directory.display();
-    let text =
-        fs::read(directory.join(FILE)).map_err(|error| format!("--resume {shown}: {FILE}: {error}"))?;
-    let there: Campaign =
-        serde_json::from_slice(&text).map_err(|error| format!("--resume {shown}: {FILE}: {error}"))?;
-    match campaign.differs_from(&there) {
-        None => Ok(Shelf::new(directory.canonicalize()?)),
-        Some(what) => {
-            Err(format!("--resume {shown}: that campaign has another {what}: runs would not compare").into())
-        }
-    }
-}
-
-impl Campaign {
-    /// A campaign of this build on this machine.
-    pub fn new(plan: Plan, media: Vec<Medium>, seed: u64, cores: Cores) -> Campaign {
-        let (kind, commit) = (KIND.to_owned(), env!("ORBITKV_COMMIT").to_owned());
-        Campaign { kind, plan, media, seed, cores, commit, machine: machine::describe() }
-    }
-
-    /// The first thing that differs, in words.
-    fn differs_from(&self, other: &Campaign) -> Option<&'static str> {
-        let pairs = [
-            ("kind", self.kind != other.kind),
+    fn differences(&self, other: &IsolationOrder) -> Vec<(&'static str, bool)> {
+        vec![
             ("profile or size", self.plan != other.plan),
             ("choice of media (--medium)", self.media != other.media),
             ("seed (--seed)", self.seed != other.seed),
             ("placement (--cores)", self.cores != other.cores),
-            ("commit", self.commit != other.commit),
-            ("machine", self.machine != other.machine),
-        ];
-        pairs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what)
+        ]
     }
+}
 
+impl Campaign<IsolationOrder> {
     /// Makes the runs that are missing, and says what all of them say.
     ///
     /// # Errors
@@ -117,13 +52,14 @@ impl Campaign {
         let _lock = DataDirLock::acquire(shelf.path())?;
         let at_start = machine::Pressure::now();
         let signals = StopSignals::watch()?;
-        let cells = schedule(&self.media, self.plan.pairs);
+        let plan = &self.order.plan;
+        let cells = schedule(&self.order.media, plan.pairs);
         progress(&format!(
             "{} profile, {} runs of {} rounds, {:.0} s each; files in {}",
-            Label::from(self.plan.profile).name,
+            Label::from(plan.profile).name,
             cells.len(),
-            self.plan.rounds,
-            (self.plan.warm_up_rounds + self.plan.rounds) as f64 * self.plan.cadence().as_secs_f64(),
+            plan.rounds,
+            (plan.warm_up_rounds + plan.rounds) as f64 * plan.cadence().as_secs_f64(),
             shelf.path().display()
         ));
         let mut records = Vec::new();
@@ -132,7 +68,7 @@ impl Campaign {
                 records.push(record);
             }
         }
-        let failed: Vec<String> = cells.iter().flat_map(|cell| shelf.failed(cell)).collect();
+        let failed: Vec<String> = cells.iter().flat_map(|cell| shelf.failed(&cell.name())).collect();
         let report = gates::report(self, &records, &failed, at_start.until_now());
         shelf.write(REPORT, &report.json())?;
         Ok(report)
@@ -140,32 +76,22 @@ impl Campaign {
 
     /// The run of a cell that counts: one that is there, or one that is made now; none if every attempt was in vain.
     fn cell(&self, cell: &Cell, shelf: &Shelf, signals: &StopSignals) -> Result<Option<Record>, Ended> {
-        if let Some(record) = shelf.take(cell)? {
+        if let Some(record) = take(shelf, cell)? {
             progress(&format!("{}: is there", cell.name()));
             return Ok(Some(record));
         }
-        for _ in 0..self.plan.attempts {
-            let attempt = shelf.failed(cell).len() + 1;
+        let IsolationOrder { plan, seed, cores, .. } = &self.order;
+        for _ in 0..plan.attempts {
+            let attempt = shelf.failed(&cell.name()).len() + 1;
             let record = self.record(cell, attempt);
-            let made = run::make(cell, &self.plan, self.cores, self.seed, shelf.path(), signals);
-            let (record, ended) = match made {
+            let (record, ended) = match run::make(cell, plan, *cores, *seed, shelf.path(), signals) {
                 Ok(measured) => (record.with_measured(measured), None),
-                Err(Unmade::Stopped(signal)) => return Err(stopped(signal, shelf.path())),
-                Err(Unmade::WrongBytes(words)) => {
-                    (Record { why: Some(words.clone()), ..record }, Some(Ended { exit: Exit::Unmet, words }))
-                }
-                Err(Unmade::Failed(failure)) => {
-                    let ended = match failure.downcast_ref::<ClusterFailure>() {
-                        Some(ClusterFailure::Stopped { signal }) => {
-                            return Err(stopped(signal, shelf.path()));
-                        }
-                        Some(ClusterFailure::NoEtcd) => return Err(failure.into()),
-                        _ => None,
-                    };
-                    (Record { why: Some(failure.to_string()), ..record }, ended)
+                Err(why) => {
+                    let (why, ended) = unmade(why, shelf)?;
+                    (Record { why: Some(why), ..record }, ended)
                 }
             };
-            shelf.put(&record)?;
+            put(shelf, &record)?;
             progress(&told(&record));
             match ended {
                 Some(ended) => return Err(ended),
@@ -186,11 +112,11 @@ impl Campaign {
             outcome: Outcome::Failed,
             why: None,
             cell: *cell,
-            plan: self.plan,
-            seed: self.seed,
+            plan: self.order.plan,
+            seed: self.order.seed,
             commit: self.commit.clone(),
             machine: self.machine.clone(),
-            cores: self.cores,
+            cores: self.order.cores,
             began_unix_s: now.as_secs(),
             exposure: None,
             p99_us: Default::default(),
@@ -198,36 +124,6 @@ impl Campaign {
             measured: None,
         }
     }
-
-    /// Its sizes.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Its media.
-    pub fn media(&self) -> &[Medium] {
-        &self.media
-    }
-
-    /// Its seed.
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// Its cores.
-    pub fn cores(&self) -> Cores {
-        self.cores
-    }
-
-    /// Its machine.
-    pub fn machine(&self) -> &str {
-        &self.machine
-    }
-}
-
-fn stopped(signal: &str, directory: &Path) -> Ended {
-    let words = format!("stopped by {signal}; go on with --resume {}", PathBuf::from(directory).display());
-    Ended { exit: Exit::Unmet, words }
 }
 
 /// A run in a line.

@@ -24,6 +24,9 @@ use crate::Failure;
 use crate::clock::sleep_until;
 use crate::payload::{GROUP, Source, block_hashes, registration, slot};
 
+/// From the last preparation to the first round, so that every thread is there.
+pub const BEFORE_ROUNDS: Duration = Duration::from_millis(300);
+
 /// One round, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "[u64; 6]", from = "[u64; 6]")]

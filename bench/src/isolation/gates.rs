@@ -3,12 +3,13 @@
 use orbitkv::cli::table::Table;
 use serde_json::{Value, json};
 
-use super::campaign::Campaign;
+use super::campaign::IsolationOrder;
 use super::foreground::Operation;
 use super::plan::{BURST_CHANGES, BURST_PERIOD, LIVE_KEYS, RATIO_MAX};
 use super::record::Record;
 use super::schedule::{Kind, Medium, Side, schedule};
 use super::verdict::{Comparison, Pair, Runs, Verdict};
+use crate::campaign::Campaign;
 use crate::profile::Label;
 use crate::report::{Gate, Report};
 
@@ -22,10 +23,15 @@ struct Finding {
 }
 
 /// The report of a campaign.
-pub fn report(campaign: &Campaign, records: &[Record], failed: &[String], load: Value) -> Report {
-    let label = Label::from(campaign.plan().profile);
+pub fn report(
+    campaign: &Campaign<IsolationOrder>,
+    records: &[Record],
+    failed: &[String],
+    load: Value,
+) -> Report {
+    let label = Label::from(campaign.order.plan.profile);
     let mut findings = Vec::new();
-    for &medium in campaign.media() {
+    for &medium in &campaign.order.media {
         for operation in Operation::GATED {
             let quiet = runs(campaign, records, medium, Kind::QuietQuiet, operation);
             let pressure = runs(campaign, records, medium, Kind::QuietPressure, operation);
@@ -36,13 +42,13 @@ pub fn report(campaign: &Campaign, records: &[Record], failed: &[String], load: 
     Report {
         name: "isolation",
         profile: label,
-        seed: campaign.seed(),
-        machine: campaign.machine().to_owned(),
+        seed: campaign.order.seed,
+        machine: campaign.machine.clone(),
         figures: format!("{} profile\n{}", label.name, table(&findings, failed)),
         gates: findings.iter().flat_map(|finding| gates(campaign, finding)).collect(),
         settings: json!({
-            "sizes": campaign.plan(),
-            "cores": campaign.cores(),
+            "sizes": campaign.order.plan,
+            "cores": campaign.order.cores,
             "pressure": {
                 "burst_period_ms": BURST_PERIOD.as_millis(),
                 "burst_changes": BURST_CHANGES,
@@ -56,7 +62,13 @@ pub fn report(campaign: &Campaign, records: &[Record], failed: &[String], load: 
 }
 
 /// The pairs of one kind.
-fn runs(campaign: &Campaign, records: &[Record], medium: Medium, kind: Kind, operation: Operation) -> Runs {
+fn runs(
+    campaign: &Campaign<IsolationOrder>,
+    records: &[Record],
+    medium: Medium,
+    kind: Kind,
+    operation: Operation,
+) -> Runs {
     let of = |pair: usize, side: Side| {
         let wanted = |record: &&Record| {
             let cell = record.cell;
@@ -64,11 +76,11 @@ fn runs(campaign: &Campaign, records: &[Record], medium: Medium, kind: Kind, ope
         };
         records.iter().find(wanted).and_then(|record| record.measured.as_ref()).map(|run| run.p99(operation))
     };
-    let cells = schedule(campaign.media(), campaign.plan().pairs);
+    let cells = schedule(&campaign.order.media, campaign.order.plan.pairs);
     let cells = cells.into_iter().filter(|cell| cell.medium == medium && cell.kind == kind);
     let missing: Vec<String> =
         cells.filter(|cell| of(cell.pair, cell.side).is_none()).map(|cell| cell.name()).collect();
-    let pairs: Vec<Pair> = (1..=campaign.plan().pairs)
+    let pairs: Vec<Pair> = (1..=campaign.order.plan.pairs)
         .filter_map(|pair| Some(Pair { base: of(pair, Side::Base)?, compared: of(pair, Side::Compared)? }))
         .collect();
     let comparison = Comparison::of(&pairs);
@@ -78,7 +90,7 @@ fn runs(campaign: &Campaign, records: &[Record], medium: Medium, kind: Kind, ope
     }
 }
 
-fn gates(campaign: &Campaign, finding: &Finding) -> [Gate; 2] {
+fn gates(campaign: &Campaign<IsolationOrder>, finding: &Finding) -> [Gate; 2] {
     let names = match (finding.medium, finding.operation) {
         (Medium::Dram, Operation::Save) => ["isolation_dram_save_worst_pair", "isolation_dram_save_bound"],
         (Medium::Dram, _) => ["isolation_dram_query_worst_pair", "isolation_dram_query_bound"],
@@ -88,7 +100,7 @@ fn gates(campaign: &Campaign, finding: &Finding) -> [Gate; 2] {
     let values: [fn(&Comparison) -> f64; 2] = [Comparison::largest, |comparison| comparison.mean.upper];
     let quiet: [fn(&Comparison) -> f64; 2] = [Comparison::largest_either_way, Comparison::bound_either_way];
     let gate = |at: usize| {
-        let gate = Gate::new(names[at], campaign.plan().profile, campaign.seed())
+        let gate = Gate::new(names[at], campaign.order.plan.profile, campaign.order.seed)
             .at_most(RATIO_MAX)
             .against("the same of quiet pairs", finding.quiet.comparison().map(quiet[at]))
             .details(finding.json());

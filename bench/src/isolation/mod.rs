@@ -30,10 +30,13 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use orbitkv::exit::Exit;
 
+use crate::campaign::Campaign;
 use crate::cores::two_cores;
+use crate::ending::tell;
+use crate::profile::FormalProfile;
 use crate::{Failure, fail};
-use campaign::{Campaign, Ended};
-use plan::{Plan, Profile};
+use campaign::IsolationOrder;
+use plan::Plan;
 use schedule::Medium;
 use stage::Cores;
 
@@ -42,7 +45,7 @@ use stage::Cores;
 pub struct IsolationArgs {
     /// `formal` and `dense` qualify and take 12 hours and 80 minutes; `ci` takes minutes and qualifies nothing.
     #[arg(long, value_enum)]
-    profile: Profile,
+    profile: FormalProfile,
     /// Where blocks are restored from.
     #[arg(long, value_enum, default_value_t = Media::Both)]
     medium: Media,
@@ -109,27 +112,14 @@ pub fn run(args: &IsolationArgs) -> ExitCode {
     if args.trace_turns {
         return traced::run(&plan, args, cores);
     }
-    let wanted = Campaign::new(plan, args.medium.list(), args.seed, cores);
-    let opened = match &args.resume {
-        Some(directory) => campaign::resume(directory, &wanted),
-        None => campaign::begin(&args.out, &wanted),
-    };
-    let shelf = match opened {
+    let wanted = Campaign::new(IsolationOrder { plan, media: args.medium.list(), seed: args.seed, cores });
+    let shelf = match wanted.open(args.resume.as_deref(), &args.out) {
         Ok(shelf) => shelf,
         Err(error) => return usage(error),
     };
-    let report = match wanted.work(&shelf) {
-        Ok(report) => report,
-        Err(Ended { exit, words }) => return fail(exit, &*Failure::from(words)),
-    };
-    if args.json {
-        println!("{:#}", report.json());
-    } else {
-        println!("{}", report.text());
-    }
-    match report.is_met() || args.profile == Profile::Ci {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
+    match wanted.work(&shelf) {
+        Ok(report) => tell(&report, args.json),
+        Err(ended) => ended.tell(),
     }
 }
 

@@ -2,33 +2,10 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
 use orbitkv::quantity::{KIB, MIB};
 use serde::{Deserialize, Serialize};
 
-use crate::profile::Label;
-
-/// How much to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Profile {
-    /// Short runs, to see that everything works: qualifies nothing.
-    Ci,
-    /// A round each 100 ms; judged as the formal profile is, and labelled dense.
-    Dense,
-    /// A round each second.
-    Formal,
-}
-
-impl From<Profile> for Label {
-    fn from(profile: Profile) -> Label {
-        match profile {
-            Profile::Ci => Label { name: "ci", qualifies: false },
-            Profile::Dense => Label { name: "dense", qualifies: true },
-            Profile::Formal => Label { name: "formal", qualifies: true },
-        }
-    }
-}
+use crate::profile::{FormalProfile, Label};
 
 /// Time between two bursts of the pressure.
 pub const BURST_PERIOD: Duration = Duration::from_millis(17);
@@ -51,7 +28,7 @@ const _: () =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Whose sizes they are.
-    pub profile: Profile,
+    pub profile: FormalProfile,
     /// Pairs of runs of each kind and medium.
     pub pairs: usize,
     /// Rounds that are kept and do not count.
@@ -79,7 +56,7 @@ impl Plan {
     ///
     /// # Errors
     /// If that is less than the profile needs.
-    pub fn of(profile: Profile, rounds: Option<usize>) -> Result<Plan, String> {
+    pub fn of(profile: FormalProfile, rounds: Option<usize>) -> Result<Plan, String> {
         let formal = Plan {
             profile,
             pairs: 5,
@@ -94,9 +71,9 @@ impl Plan {
             attempts: 3,
         };
         let plan = match profile {
-            Profile::Formal => formal,
-            Profile::Dense => Plan { cadence_ms: 100, ..formal },
-            Profile::Ci => Plan { pairs: 2, warm_up_rounds: 10, rounds: 100, cadence_ms: 25, ..formal },
+            FormalProfile::Formal => formal,
+            FormalProfile::Dense => Plan { cadence_ms: 100, ..formal },
+            FormalProfile::Ci => Plan { pairs: 2, warm_up_rounds: 10, rounds: 100, cadence_ms: 25, ..formal },
         };
         match rounds {
             Some(rounds) if rounds < plan.rounds => Err(format!(
@@ -130,7 +107,7 @@ mod tests {
 
     #[test]
     fn profiles_that_qualify_have_what_the_contract_asks_for() {
-        for (profile, cadence_ms) in [(Profile::Formal, 1_000), (Profile::Dense, 100)] {
+        for (profile, cadence_ms) in [(FormalProfile::Formal, 1_000), (FormalProfile::Dense, 100)] {
             let plan = Plan::of(profile, None).expect("its own sizes");
             assert!(Label::from(profile).qualifies);
             assert_eq!((plan.pairs, plan.cadence_ms), (5, cadence_ms));
@@ -138,12 +115,12 @@ mod tests {
             assert!(Plan::of(profile, Some(999)).is_err());
             assert_eq!(Plan::of(profile, Some(10_000)).map(|plan| plan.rounds), Ok(10_000));
         }
-        assert!(!Label::from(Profile::Ci).qualifies);
+        assert!(!Label::from(FormalProfile::Ci).qualifies);
     }
 
     #[test]
     fn what_is_saved_fits_the_nodes() {
-        let plan = Plan::of(Profile::Formal, None).expect("its own sizes");
+        let plan = Plan::of(FormalProfile::Formal, None).expect("its own sizes");
         assert!(plan.round_bytes() * 8 <= plan.dram_bytes.min(plan.ssd_bytes));
         assert!(LIVE_KEYS * 2 <= plan.dram_bytes / (32 * KIB), "a node keeps a block for each 32 KiB");
     }

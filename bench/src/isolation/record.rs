@@ -1,10 +1,6 @@
-//! What is kept of a run: everything raw, so that whatever is said of it can be said again; and the files of a campaign,
-//! one a run, so that a campaign that was interrupted goes on where it was.
+//! What is kept of a run: everything raw, so that whatever is said of it can be said again. Each run is a file.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -18,6 +14,7 @@ use super::sampler::Cost;
 use super::schedule::{Cell, Medium};
 use super::stage::{CoreTurns, Cores, Nodes, Placed};
 use crate::Failure;
+use crate::campaign::Shelf;
 use crate::statistics::nearest_rank;
 
 /// What kind of file it is.
@@ -220,72 +217,21 @@ impl Record {
     }
 }
 
-/// The directory of a campaign.
-#[derive(Clone, Debug)]
-pub struct Shelf(PathBuf);
+/// The run of a cell that counts, if it is there. What it says is judged anew from what it measured.
+///
+/// # Errors
+/// If a file is there and cannot be understood.
+pub fn take(shelf: &Shelf, cell: &Cell) -> Result<Option<Record>, Failure> {
+    let Some(mut record) = shelf.take::<Record>(&cell.name())? else { return Ok(None) };
+    let measured = record.measured.take().ok_or_else(|| format!("{}: nothing measured", cell.name()))?;
+    Ok(Some(record.with_measured(measured)).filter(|record| record.outcome == Outcome::Counts))
+}
 
-impl Shelf {
-    /// Files lie in `directory`.
-    pub fn new(directory: PathBuf) -> Shelf {
-        Shelf(directory)
-    }
-
-    /// The directory.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// The run of a cell that counts, if it is there. What it says is judged anew from what it measured.
-    ///
-    /// # Errors
-    /// If a file is there and cannot be understood.
-    pub fn take(&self, cell: &Cell) -> Result<Option<Record>, Failure> {
-        let path = self.0.join(format!("{}.json", cell.name()));
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(format!("{}: {error}", path.display()).into()),
-        };
-        let mut record: Record =
-            serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let measured =
-            record.measured.take().ok_or_else(|| format!("{}: nothing measured", path.display()))?;
-        Ok(Some(record.with_measured(measured)).filter(|record| record.outcome == Outcome::Counts))
-    }
-
-    /// Attempts at a cell that do not count, as they are called.
-    pub fn failed(&self, cell: &Cell) -> Vec<String> {
-        let beginning = format!("{}.failed-", cell.name());
-        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| name.starts_with(&beginning) && name.ends_with(".json"))
-            .collect();
-        names.sort();
-        names
-    }
-
-    /// Keeps a run, whatever it says.
-    ///
-    /// # Errors
-    /// If the disk does not take it.
-    pub fn put(&self, record: &Record) -> Result<(), Failure> {
-        match record.outcome {
-            Outcome::Counts => self.write(&format!("{}.json", record.name), record),
-            _ => self.write(&format!("{}.failed-{}.json", record.name, record.attempt), record),
-        }
-    }
-
-    /// Writes a file whole or not at all.
-    ///
-    /// # Errors
-    /// If the disk does not take it.
-    pub fn write(&self, name: &str, value: &impl Serialize) -> Result<(), Failure> {
-        let (beginning, path) = (self.0.join(format!("{name}.part")), self.0.join(name));
-        let mut file = BufWriter::new(File::create(&beginning)?);
-        serde_json::to_writer(&mut file, value)?;
-        file.flush()?;
-        file.into_inner()?.sync_all()?;
-        Ok(fs::rename(beginning, path)?)
-    }
+/// Keeps a run, whatever it says.
+///
+/// # Errors
+/// If the disk does not take it.
+pub fn put(shelf: &Shelf, record: &Record) -> Result<(), Failure> {
+    let failed = (record.outcome != Outcome::Counts).then_some(record.attempt);
+    shelf.put(&record.name, failed, record)
 }

@@ -1,58 +1,24 @@
 //! One run: nodes of its own, three threads that do what was agreed, and what they saw put together.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
-use std::time::Duration;
 
 use orbitkv::client::RequestMoments;
 use orbitkv::control::signals::StopSignals;
 use orbitkv_native::clock::monotonic_ns;
 
 use super::exposure::{Burst, Look, Window};
-use super::foreground::{self, Round, Served};
+use super::foreground::{self, BEFORE_ROUNDS, Round, Served};
 use super::plan::{BURST_PERIOD, Plan};
 use super::pressure::Pressure;
 use super::record::{DeviceReads, Measured};
 use super::sampler;
 use super::schedule::{Cell, Medium};
 use super::stage::{Cores, Nodes, Placed, Stage};
-use crate::payload::WrongBytes;
+use crate::attempt::{SentFailure, Unmade, attend, received, sent};
 use crate::recording::{self, Recording};
 use crate::{Failure, machine};
-
-/// From the last preparation to the first round, so that every thread is there.
-const BEFORE_ROUNDS: Duration = Duration::from_millis(300);
-/// How often somebody looks whether a signal came, or the rounds are over.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// What a thread failed with: a [`Failure`] does not leave its thread.
-struct ThreadFailure {
-    wrong_bytes: bool,
-    words: String,
-}
-
-impl From<Failure> for ThreadFailure {
-    fn from(failure: Failure) -> ThreadFailure {
-        ThreadFailure { wrong_bytes: failure.is::<WrongBytes>(), words: failure.to_string() }
-    }
-}
-
-/// Why a run has no result.
-pub enum Unmade {
-    /// A signal came.
-    Stopped(&'static str),
-    /// A block came back wrong.
-    WrongBytes(String),
-    /// Something else.
-    Failed(Failure),
-}
-
-impl<F: Into<Failure>> From<F> for Unmade {
-    fn from(failure: F) -> Unmade {
-        Unmade::Failed(failure.into())
-    }
-}
 
 /// What was recorded beside a run.
 pub struct Traced {
@@ -64,13 +30,12 @@ pub struct Traced {
 
 /// What the threads saw.
 struct Seen {
-    served: Result<Served, ThreadFailure>,
-    recording: Option<Result<Recording, ThreadFailure>>,
-    bursts: Result<Vec<Burst>, ThreadFailure>,
+    served: Result<Served, Unmade>,
+    recording: Option<Result<Recording, SentFailure>>,
+    bursts: Result<Vec<Burst>, SentFailure>,
     looks: Vec<Look>,
     cost: sampler::Cost,
     placement: Result<Vec<Placed>, Failure>,
-    signal: Option<&'static str>,
 }
 
 /// Makes the run of a cell.
@@ -135,54 +100,38 @@ fn work(
     // Bursts begin at another phase of the rounds in each run.
     let phase_ns = seed.wrapping_add(cell.number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         % BURST_PERIOD.as_nanos() as u64;
-    let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let stop = AtomicBool::new(false);
     let seat = stage.foreground().with_moments(if records { plan.requests_max() } else { 0 });
     let first_ns = epoch_ns - BURST_PERIOD.as_nanos() as u64 + phase_ns;
     let seen = thread::scope(|scope| {
-        let rounds = scope.spawn(|| {
-            let served = foreground::run(&seat, plan, cell.medium, epoch_ns, &stop);
-            over.store(true, Ordering::Relaxed);
-            served.map_err(ThreadFailure::from)
-        });
         let recording = match recorded {
             Recorded::Nothing => None,
-            Recorded::Turns => Some(scope.spawn(|| {
-                let recording = recording::follow(sight.foreground(), &stop);
-                recording.map_err(ThreadFailure::from)
-            })),
+            Recorded::Turns => {
+                Some(scope.spawn(|| recording::follow(sight.foreground(), &stop).map_err(sent)))
+            }
         };
         let bursts = scope.spawn(|| match cell.is_under_pressure() {
-            true => pressure.run(first_ns, &stop).map_err(ThreadFailure::from),
+            true => pressure.run(first_ns, &stop).map_err(sent),
             false => Ok(Vec::new()),
         });
         let looks = scope.spawn(|| sampler::run(&sight, epoch_ns, at_rest, &stop));
-        let mut signal = None;
+        let rounds = || foreground::run(&seat, plan, cell.medium, epoch_ns, &stop);
         let mut placement = None;
-        while !over.load(Ordering::Relaxed) && signal.is_none() {
-            signal = signals.wait(LOOK);
+        let served = attend(scope, &stop, signals, rounds, || {
             if placement.is_none() && monotonic_ns() > epoch_ns {
                 placement = Some(stage.placement());
             }
-        }
-        stop.store(true, Ordering::Relaxed);
-        let served = rounds.join().expect("a thread says its errors");
+        });
         let recording = recording.map(|thread| thread.join().expect("a thread says its errors"));
         let (looks, cost) = looks.join().expect("a thread says its errors");
         let bursts = bursts.join().expect("a thread says its errors");
         let placement = placement.unwrap_or_else(|| stage.placement());
-        Seen { served, recording, bursts, looks, cost, placement, signal }
+        Seen { served, recording, bursts, looks, cost, placement }
     });
-    if let Some(signal) = seen.signal {
-        return Err(Unmade::Stopped(signal));
-    }
-    let failed = |failure: ThreadFailure| match failure.wrong_bytes {
-        true => Unmade::WrongBytes(failure.words),
-        false => Unmade::Failed(failure.words.into()),
-    };
-    let Served { rounds: mut warm_up, moments } = seen.served.map_err(failed)?;
-    let recording = seen.recording.transpose().map_err(failed)?;
+    let Served { rounds: mut warm_up, moments } = seen.served?;
+    let recording = seen.recording.transpose().map_err(received)?;
     let traced = recording.map(|recording| Traced { recording, moments });
-    let bursts = seen.bursts.map_err(failed)?;
+    let bursts = seen.bursts.map_err(received)?;
     let used = sight.used()?;
     let reads = sight.device_reads()?;
     let changes = bursts.last().map_or(0, |burst| burst.changes);

@@ -2,16 +2,18 @@
 
 use serde_json::json;
 
-use super::campaign::{Campaign, begin, resume};
+use super::campaign::IsolationOrder;
 use super::exposure::{Burst, Look, Window};
 use super::foreground::{Operation, Round};
 use super::gates;
-use super::plan::{BURST_CHANGES, Plan, Profile};
+use super::plan::{BURST_CHANGES, Plan};
 use super::pressure::FinalCheck;
-use super::record::{DeviceReads, Measured, Outcome, Record, Shelf};
+use super::record::{DeviceReads, Measured, Outcome, Record, put, take};
 use super::sampler::Cost;
 use super::schedule::{Cell, Kind, Medium, Side, schedule};
 use super::stage::{CoreTurns, Cores, Nodes, Placed};
+use crate::campaign::{Campaign, Shelf};
+use crate::profile::FormalProfile;
 
 const MS: u64 = 1_000_000;
 /// Makes a run wrong in one way.
@@ -20,11 +22,15 @@ type Spoil = fn(&mut Measured);
 const CORES: Cores = Cores { node: 1, other: 0 };
 
 fn plan() -> Plan {
-    Plan::of(Profile::Ci, None).expect("its own sizes")
+    Plan::of(FormalProfile::Ci, None).expect("its own sizes")
 }
 
-fn campaign() -> Campaign {
-    Campaign::new(plan(), vec![Medium::Dram, Medium::Ssd], 1, CORES)
+fn order() -> IsolationOrder {
+    IsolationOrder { plan: plan(), media: vec![Medium::Dram, Medium::Ssd], seed: 1, cores: CORES }
+}
+
+fn campaign() -> Campaign<IsolationOrder> {
+    Campaign::new(order())
 }
 
 /// A run of a cell in which every save takes `save_us` and all else is as it should be.
@@ -95,7 +101,7 @@ fn measured(cell: &Cell, save_us: u64) -> Measured {
     }
 }
 
-fn record(campaign: &Campaign, cell: &Cell, save_us: u64) -> Record {
+fn record(campaign: &Campaign<IsolationOrder>, cell: &Cell, save_us: u64) -> Record {
     campaign.record(cell, 1).with_measured(measured(cell, save_us))
 }
 
@@ -114,7 +120,7 @@ fn cell(medium: Medium, kind: Kind, pair: usize, side: Side) -> Cell {
     *cells.iter().find(wanted).expect("it is scheduled")
 }
 
-fn all(campaign: &Campaign, save_us: impl Fn(&Cell) -> u64) -> Vec<Record> {
+fn all(campaign: &Campaign<IsolationOrder>, save_us: impl Fn(&Cell) -> u64) -> Vec<Record> {
     let cells = schedule(&[Medium::Dram, Medium::Ssd], plan().pairs);
     cells.iter().map(|cell| record(campaign, cell, save_us(cell))).collect()
 }
@@ -175,49 +181,47 @@ fn a_shelf_gives_back_what_counts_and_keeps_what_does_not() {
     let directory = tempfile::tempdir().expect("a directory");
     let (campaign, shelf) = (campaign(), Shelf::new(directory.path().to_owned()));
     let cell = cell(Medium::Dram, Kind::QuietPressure, 1, Side::Compared);
-    assert_eq!(shelf.take(&cell).expect("nothing there"), None);
+    assert_eq!(take(&shelf, &cell).expect("nothing there"), None);
 
     let mut blind = measured(&cell, 500);
     blind.looks.clear();
     let failed = campaign.record(&cell, 1).with_measured(blind);
-    shelf.put(&failed).expect("it is kept");
+    put(&shelf, &failed).expect("it is kept");
     let unmade = Record { attempt: 2, why: Some("no etcd".into()), ..campaign.record(&cell, 2) };
-    shelf.put(&unmade).expect("it is kept, too");
-    assert_eq!(shelf.take(&cell).expect("nothing that counts"), None);
+    put(&shelf, &unmade).expect("it is kept, too");
+    assert_eq!(take(&shelf, &cell).expect("nothing that counts"), None);
     let names = [1, 2].map(|attempt| format!("{}.failed-{attempt}.json", cell.name()));
-    assert_eq!(shelf.failed(&cell), names);
+    assert_eq!(shelf.failed(&cell.name()), names);
 
     let right = record(&campaign, &cell, 500);
-    shelf.put(&right).expect("it is kept");
-    assert_eq!(shelf.take(&cell).expect("it can be read"), Some(right.clone()));
-    assert_eq!(shelf.failed(&cell), names, "they stay");
+    put(&shelf, &right).expect("it is kept");
+    assert_eq!(take(&shelf, &cell).expect("it can be read"), Some(right.clone()));
+    assert_eq!(shelf.failed(&cell.name()), names, "they stay");
 
     // What a file says of itself is not believed: its raw numbers are judged.
     let mut changed = right;
     changed.measured.as_mut().expect("it was measured").final_check.rows += 1;
     shelf.write(&format!("{}.json", cell.name()), &changed).expect("written");
-    assert_eq!(shelf.take(&cell).expect("it can be read"), None);
+    assert_eq!(take(&shelf, &cell).expect("it can be read"), None);
     std::fs::write(directory.path().join(format!("{}.json", cell.name())), "{").expect("written");
-    assert!(shelf.take(&cell).is_err(), "a broken file is no missing one");
+    assert!(take(&shelf, &cell).is_err(), "a broken file is no missing one");
 }
 
 #[test]
 fn a_campaign_goes_on_only_as_what_it_was() {
     let directory = tempfile::tempdir().expect("a directory");
     let (place, campaign) = (directory.path().join("new"), campaign());
-    assert!(resume(&place, &campaign).is_err(), "nothing there");
-    begin(&place, &campaign).expect("a new one");
-    assert!(begin(&place, &campaign).is_err(), "it has something in it");
-    assert!(resume(&place, &campaign).is_ok());
+    campaign.begin(&place).expect("a new one");
+    assert!(campaign.resume(&place).is_ok());
     let others = [
-        ("--seed", Campaign::new(plan(), vec![Medium::Dram, Medium::Ssd], 2, CORES)),
-        ("--medium", Campaign::new(plan(), vec![Medium::Dram], 1, CORES)),
-        ("--cores", Campaign::new(plan(), vec![Medium::Dram, Medium::Ssd], 1, Cores { node: 0, other: 1 })),
-        ("size", Campaign::new(Plan { rounds: 101, ..plan() }, vec![Medium::Dram, Medium::Ssd], 1, CORES)),
+        ("--seed", IsolationOrder { seed: 2, ..order() }),
+        ("--medium", IsolationOrder { media: vec![Medium::Dram], ..order() }),
+        ("--cores", IsolationOrder { cores: Cores { node: 0, other: 1 }, ..order() }),
+        ("size", IsolationOrder { plan: Plan { rounds: 101, ..plan() }, ..order() }),
     ];
     for (words, other) in others {
-        let error = resume(&place, &other).expect_err(words).to_string();
-        assert!(error.contains(words), "{error}");
+        let error = Campaign::new(other).resume(&place).expect_err(words).to_string();
+        assert!(error.contains(words) && error.ends_with("runs would not compare"), "{error}");
     }
 }
 

@@ -14,10 +14,11 @@ use serde_json::json;
 
 use super::plan::Plan;
 use super::record::Measured;
-use super::run::{Traced, Unmade, make_traced};
+use super::run::{Traced, make_traced};
 use super::schedule::{Cell, Kind, Medium, Side};
 use super::stage::Cores;
 use super::{IsolationArgs, Media};
+use crate::attempt::Unmade;
 use crate::recording::Recording;
 use crate::{Failure, fail, progress};
 
@@ -45,9 +46,7 @@ pub fn run(plan: &Plan, args: &IsolationArgs, cores: Cores) -> ExitCode {
             println!("{text}");
             if lost == 0 { Exit::Done.into() } else { Exit::Unmet.into() }
         }
-        Err(Unmade::Stopped(signal)) => fail(Exit::Unmet, &*Failure::from(format!("stopped by {signal}"))),
-        Err(Unmade::WrongBytes(words)) => fail(Exit::Unmet, &*Failure::from(words)),
-        Err(Unmade::Failed(failure)) => fail(Exit::Environment, &*failure),
+        Err(why) => why.tell(),
     }
 }
 

@@ -18,7 +18,7 @@ use orbitkv::exit::Exit;
 use orbitkv_native::affinity;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::payload::WrongBytes;
+use crate::ending::conclude;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::{Failure, fail, machine, progress};
@@ -97,21 +97,7 @@ pub fn run(args: &LocalArgs) -> ExitCode {
         Ok(cores) => cores,
         Err(error) => return fail(Exit::Usage, &*error),
     };
-    let measured = measure(args, node_core, bench_core);
-    let report = match measured {
-        Ok(report) => report,
-        Err(error) if error.is::<WrongBytes>() => return fail(Exit::Unmet, &*error),
-        Err(error) => return fail(Exit::Environment, &*error),
-    };
-    if args.json {
-        println!("{:#}", report.json());
-    } else {
-        println!("{}", report.text());
-    }
-    match report.is_met() || args.profile == Profile::Ci {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measure(args, node_core, bench_core), args.json)
 }
 
 fn measure(args: &LocalArgs, node_core: usize, bench_core: usize) -> Result<Report, Failure> {

@@ -113,6 +113,11 @@ const GATES: &[(&str, &str, &str)] = &[
     ),
     ("ablation_routing_cost", "Planned routes against the fixed order while none is held back: p95", "×"),
     ("ablation_routing_shadow_cost", "Routes planned and not followed against none: p95", "×"),
+    (
+        "ablation_pacing_single",
+        "A bound on what a node sends against none: how soon a single block comes while another node reads all it can (p99)",
+        "×",
+    ),
     ("ablation_faults", "Blocks that were wrong or missing on any side", ""),
     (
         "isolation_dram_save_worst_pair",
@@ -268,7 +273,6 @@ const GATES: &[(&str, &str, &str)] = &[
         "Longest time after a deadline until the peer no longer keeps blocks ready for who gave up",
         "ms",
     ),
-    ("pacing_missed", "Blocks that did not come while what a source sends was bounded, or was not", ""),
     ("scale_cells", "Clusters of the matrix that came to no result", ""),
     ("scale_convergence", "Blocks that are wrong or missing at other nodes at the end of each cluster", ""),
     ("scale_etcd", "Writes to the coordinator (etcd) while changes were made", ""),
@@ -371,9 +375,6 @@ pub fn benchmark(name: &str) -> &'static str {
         "isolation" => "Whether changes that other nodes tell slow down the server that works with a node.",
         "routing" => {
             "How soon a request has its blocks when two peers have them and one is held back: sources chosen by a plan against a fixed order."
-        }
-        "pacing" => {
-            "What a bound on what a node sends does for a reader of single blocks, while another reads all it can."
         }
         "ablation" => {
             "What was chosen against what was not, doing the same work in turns: how many times better it is, and what a rule that was fixed before says."

@@ -30,14 +30,13 @@ use std::time::Duration;
 
 use clap::Args;
 use orbitkv::cli::table::Table;
-use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::report::{FetchingReport, LendingReport};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
 use serde_json::json;
 
 use crate::cores::two_cores;
-use crate::payload::WrongBytes;
+use crate::ending::conclude;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::statistics::{Figures, gigabytes_per_second};
@@ -95,32 +94,12 @@ pub fn run(args: &PeerArgs) -> ExitCode {
         Ok(cores) => cores,
         Err(error) => return fail(Exit::Usage, &*error),
     };
-    let report = match measure(args, cores) {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    if args.json {
-        println!("{:#}", report.json());
-    } else {
-        println!("{}", report.text());
-    }
-    match report.is_met() || args.profile == Profile::Ci {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measure(args, cores), args.json)
 }
 
 /// Runs one end of the stock side.
 pub fn bulk(args: &BulkArgs) -> Result<(), Box<dyn Error>> {
     stock::run(args)
-}
-
-fn exit_of(error: &(dyn Error + 'static)) -> Exit {
-    match error.downcast_ref::<ClusterFailure>() {
-        Some(failure) => failure.exit(),
-        None if error.is::<WrongBytes>() => Exit::Unmet,
-        None => Exit::Environment,
-    }
 }
 
 /// Repeated passes of one side.
@@ -426,12 +405,5 @@ mod tests {
         assert!(of(419, 63).is_met());
         assert!(!of(421, 63).is_met());
         assert!(!of(1, 64).is_met());
-    }
-
-    #[test]
-    fn failures_have_the_exit_codes_of_every_command() {
-        assert_eq!(exit_of(&WrongBytes::of(1, 2)) as u8, Exit::Unmet as u8);
-        assert_eq!(exit_of(&ClusterFailure::NoEtcd) as u8, Exit::Environment as u8);
-        assert_eq!(exit_of(&std::fmt::Error) as u8, Exit::Environment as u8);
     }
 }

@@ -18,15 +18,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use orbitkv::cli::table::Table;
-use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
-use orbitkv::exit::Exit;
 use serde_json::{Value, json};
 
-use crate::payload::WrongBytes;
+use crate::ending::conclude;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
-use crate::{Failure, fail, machine, progress, routing};
+use crate::{Failure, machine, progress, routing};
 use rows::Row;
 
 /// Patterns that nothing of a node asks, and why; the others are measured.
@@ -80,26 +78,7 @@ struct Given<'a> {
 /// Measures, prints, and says by its exit code whether every gate is met: 4 if not in the full profile, or if wrong
 /// bytes were seen in any.
 pub fn run(args: &ResilienceArgs) -> ExitCode {
-    let report = match measure(args) {
-        Ok(report) => report,
-        Err(error) => {
-            let exit = match error.downcast_ref::<ClusterFailure>() {
-                Some(failure) => failure.exit(),
-                None if error.is::<WrongBytes>() => Exit::Unmet,
-                None => Exit::Environment,
-            };
-            return fail(exit, &*error);
-        }
-    };
-    if args.json {
-        println!("{:#}", report.json());
-    } else {
-        println!("{}", report.text());
-    }
-    match report.is_met() || args.profile == Profile::Ci {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
+    conclude(measure(args), args.json)
 }
 
 fn measure(args: &ResilienceArgs) -> Result<Report, Failure> {

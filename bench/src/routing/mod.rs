@@ -22,13 +22,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use orbitkv::cli::table::Table;
-use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
 use orbitkv_native::affinity;
 use serde_json::{Value, json};
 
-use crate::payload::WrongBytes;
+use crate::ending::conclude;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::resampling::{Mean, mean_of};
@@ -128,27 +127,7 @@ pub fn run(args: &RoutingArgs) -> ExitCode {
     if !args.inside {
         return fail(Exit::Environment, &*own_network::enter());
     }
-    let report = match measure(args) {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    if args.json {
-        println!("{:#}", report.json());
-    } else {
-        println!("{}", report.text());
-    }
-    match report.is_met() || args.profile == Profile::Ci {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
-}
-
-fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
-    match error.downcast_ref::<ClusterFailure>() {
-        Some(failure) => failure.exit(),
-        None if error.is::<WrongBytes>() => Exit::Unmet,
-        None => Exit::Environment,
-    }
+    conclude(measure(args), args.json)
 }
 
 /// A run of both policies on the same trace.

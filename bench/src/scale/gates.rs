@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::plan::{Envelope, Plan};
 use super::record::{Figures, Outcome, Record};
+use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
-use crate::streams::Profile;
 
 /// The report of a campaign.
 pub fn report(
-    profile: Profile,
+    profile: FormalProfile,
     plan: &Plan,
     seed: u64,
     machine: &str,
@@ -84,7 +84,7 @@ fn figures(records: &[Record]) -> String {
     format!("{table}{}", words.collect::<String>())
 }
 
-fn gates(profile: Profile, seed: u64, records: &[Record]) -> Vec<Gate> {
+fn gates(profile: FormalProfile, seed: u64, records: &[Record]) -> Vec<Gate> {
     let gate = |name| Gate::new(name, profile, seed);
     let measured = || records.iter().filter_map(|record| record.figures.as_ref());
     let sum = |of: fn(&Figures) -> u64| measured().map(of).sum::<u64>();
@@ -122,12 +122,12 @@ mod tests {
     use crate::scale::record::tests::record;
 
     fn judged(records: &[Record]) -> Vec<(&'static str, bool)> {
-        gates(Profile::Dense, 1, records).iter().map(|gate| (gate.name(), gate.is_met())).collect()
+        gates(FormalProfile::Dense, 1, records).iter().map(|gate| (gate.name(), gate.is_met())).collect()
     }
 
     #[test]
     fn each_kind_of_fault_misses_its_own_gate() {
-        let plan = Plan::of(Profile::Dense);
+        let plan = Plan::of(FormalProfile::Dense);
         let outcome = |envelope| {
             if envelope == Envelope::Within { Outcome::Measured } else { Outcome::Refused }
         };
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn simulated_refused_and_failed_cells_are_named_with_why() {
-        let cells = Plan::of(Profile::Ci).cells;
+        let cells = Plan::of(FormalProfile::Ci).cells;
         let simulated =
             Record { why: Some("too many rows".to_owned()), ..record(&cells[1], Outcome::Simulated) };
         let failed = Record { why: Some("a node ended".to_owned()), ..record(&cells[2], Outcome::Failed) };

@@ -10,12 +10,13 @@ use orbitkv::control::signals::StopSignals;
 use super::plan::{Cell, Plan};
 use super::record::{Figures, Visibility};
 use crate::Failure;
+use crate::profile::FormalProfile;
 use crate::streams::background::{Background, Made, Rhythm};
 use crate::streams::convergence;
 use crate::streams::distribution::Distribution;
 use crate::streams::owners::{Owners, SAMPLES, Sessions, StartOrder, await_applied};
 use crate::streams::samples::Samples;
-use crate::streams::{Profile, RunArgs, pause};
+use crate::streams::{RunArgs, pause};
 
 /// How often engines at work are looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -87,7 +88,7 @@ pub fn measure(cell: &Cell, plan: &Plan, seed: u64, signals: &StopSignals) -> Re
 pub fn run_args(cell: &Cell, seed: u64) -> RunArgs {
     RunArgs {
         managers: cell.managers,
-        profile: Profile::Ci,
+        profile: FormalProfile::Ci,
         seed,
         coalesce: None,
         residences: cell.residences,

@@ -20,16 +20,18 @@ use std::process::ExitCode;
 use clap::Args;
 use orbitkv::exit::Exit;
 
-use crate::streams::Profile;
-use crate::{Failure, fail};
-use campaign::{Campaign, Ended};
+use crate::campaign::Campaign;
+use crate::ending::tell;
+use crate::fail;
+use crate::profile::FormalProfile;
+use campaign::ScaleOrder;
 
 /// What to measure.
 #[derive(Args)]
 pub struct ScaleArgs {
     /// `formal` takes an hour, `dense` a third of it; `ci` makes small clusters for two minutes and qualifies nothing.
     #[arg(long, value_enum)]
-    profile: Profile,
+    profile: FormalProfile,
     /// Seed of keys, payload and moments.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -47,25 +49,13 @@ pub struct ScaleArgs {
 /// Measures, prints, and says by its exit code whether every gate is met: 4 if not in a profile that qualifies, if keys
 /// differed or etcd was written to in any, or if a signal came.
 pub fn run(args: &ScaleArgs) -> ExitCode {
-    let wanted = Campaign::new(args.profile, args.seed);
-    let opened = match &args.resume {
-        Some(directory) => campaign::resume(directory, &wanted),
-        None => campaign::begin(&args.out, &wanted),
-    };
-    let shelf = match opened {
+    let wanted = Campaign::new(ScaleOrder::of(args.profile, args.seed));
+    let shelf = match wanted.open(args.resume.as_deref(), &args.out) {
         Ok(shelf) => shelf,
         Err(error) => return fail(Exit::Usage, &*error),
     };
-    let report = match wanted.work(args.profile, &shelf) {
-        Ok(report) => report,
-        Err(Ended { exit, words }) => return fail(exit, &*Failure::from(words)),
-    };
-    match args.json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_accepted() {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
+    match wanted.work(args.profile, &shelf) {
+        Ok(report) => tell(&report, args.json),
+        Err(ended) => ended.tell(),
     }
 }

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::profile::FormalProfile;
 use crate::profile::Label;
-use crate::streams::Profile;
 use crate::streams::background::Rhythm;
 use crate::streams::owner::Mix;
 
@@ -128,12 +128,12 @@ const SMALL: Dimensions = Dimensions {
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile) -> Plan {
+    pub fn of(profile: FormalProfile) -> Plan {
         let (changes_per_second, paced_seconds, unpaced_seconds, rows_per_core_max, dimensions) =
             match profile {
-                Profile::Ci => (1_000, 2, 1, ROWS_PER_CORE_MAX_CI, SMALL),
-                Profile::Dense => (4_083, 15, 5, ROWS_PER_CORE_MAX, WHOLE),
-                Profile::Formal => (4_083, 60, 10, ROWS_PER_CORE_MAX, FORMAL),
+                FormalProfile::Ci => (1_000, 2, 1, ROWS_PER_CORE_MAX_CI, SMALL),
+                FormalProfile::Dense => (4_083, 15, 5, ROWS_PER_CORE_MAX, WHOLE),
+                FormalProfile::Formal => (4_083, 60, 10, ROWS_PER_CORE_MAX, FORMAL),
             };
         Plan {
             profile: Label::from(profile).name.to_owned(),
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_matrix_is_one_dimension_at_a_time_around_its_base() {
-        let plan = Plan::of(Profile::Formal);
+        let plan = Plan::of(FormalProfile::Formal);
         let names: Vec<&str> = plan.cells.iter().map(|cell| cell.name.as_str()).collect();
         assert_eq!(
             names,
@@ -279,12 +279,12 @@ mod tests {
         assert!(plan.cells[..14].iter().all(|cell| cell.envelope == Envelope::Within));
         assert!(plan.cells[14..].iter().all(|cell| cell.envelope != Envelope::Within));
         assert_eq!((base.managers, base.residences), (16, 512));
-        assert!(!Plan::of(Profile::Dense).cells.iter().any(|cell| cell.name == "corner-64x32768"));
+        assert!(!Plan::of(FormalProfile::Dense).cells.iter().any(|cell| cell.name == "corner-64x32768"));
     }
 
     #[test]
     fn repeated_changes_are_the_share_that_is_asked_for() {
-        let plan = Plan::of(Profile::Formal);
+        let plan = Plan::of(FormalProfile::Formal);
         for (name, own, rounds) in
             [("base", 160, 0), ("repeated-50", 80, 5), ("repeated-90", 16, 9), ("bursty", 960, 0)]
         {
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn what_two_cores_or_memory_cannot_hold_is_simulated() {
-        let plan = Plan::of(Profile::Formal);
+        let plan = Plan::of(FormalProfile::Formal);
         // 16 × 15 × 32,768 rows are 7.9 M, 64 × 63 × 4,096 are 16.5 M.
         assert_eq!(cell(&plan, "residences-32768").rows(), 7_864_320);
         assert_eq!(cell(&plan, "corner-64x4096").rows(), 16_515_072);
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(carrier("corner-64x4096", 2, true), Carrier::Simulator);
         assert_eq!(carrier("corner-64x4096", 3, true), Carrier::Processes);
         assert_eq!(carrier("corner-64x32768", 16, true), Carrier::Simulator);
-        let ci = Plan::of(Profile::Ci);
+        let ci = Plan::of(FormalProfile::Ci);
         let simulated: Vec<&str> = (ci.cells.iter())
             .filter(|cell| cell.carrier(2 * ci.rows_per_core_max, true) == Carrier::Simulator)
             .map(|cell| cell.name.as_str())
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn an_index_of_the_least_size_has_no_room_beyond_its_envelope() {
-        for profile in [Profile::Ci, Profile::Formal] {
+        for profile in [FormalProfile::Ci, FormalProfile::Formal] {
             let beyond = cell(&Plan::of(profile), "beyond-index");
             let rows = (u64::from(beyond.managers) - 1) * beyond.residences;
             // 60 bytes a row, as the guide says.

@@ -1,8 +1,6 @@
-//! What is kept of a cell, and the directory of a campaign: a file for each cell, those that do not count beside those
-//! that do, so that a campaign that was interrupted goes on where it was.
+//! What is kept of a cell. Each cell is a file; those that do not count lie beside those that do.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use orbitkv::cli::table::UNKNOWN;
 use serde::{Deserialize, Serialize};
@@ -10,7 +8,7 @@ use serde_json::Value;
 
 use super::plan::{Carrier, Cell};
 use crate::Failure;
-use crate::isolation::record::Shelf;
+use crate::campaign::Shelf;
 use crate::streams::convergence::Convergence;
 
 /// What kind of file it is.
@@ -194,14 +192,6 @@ impl Record {
             of(&|figures| figures.etcd_writes.to_string()),
         ]
     }
-
-    /// Name of its file.
-    fn file(&self) -> String {
-        match self.outcome.counts() {
-            true => format!("{}.json", self.cell.name),
-            false => format!("{}.failed-{}.json", self.cell.name, self.attempt),
-        }
-    }
 }
 
 /// Keeps a cell, whatever it says.
@@ -209,7 +199,8 @@ impl Record {
 /// # Errors
 /// If the disk does not take it.
 pub fn put(shelf: &Shelf, record: &Record) -> Result<(), Failure> {
-    shelf.write(&record.file(), record)
+    let failed = (!record.outcome.counts()).then_some(record.attempt);
+    shelf.put(&record.cell.name, failed, record)
 }
 
 /// The record of a cell that counts, if it is there.
@@ -217,29 +208,15 @@ pub fn put(shelf: &Shelf, record: &Record) -> Result<(), Failure> {
 /// # Errors
 /// If a file is there and cannot be understood.
 pub fn take(shelf: &Shelf, cell: &Cell) -> Result<Option<Record>, Failure> {
-    let path = shelf.path().join(format!("{}.json", cell.name));
-    let text = match fs::read(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("{}: {error}", path.display()).into()),
-    };
-    let record: Record =
-        serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(Some(record).filter(|record| record.outcome.counts() && record.cell == *cell))
-}
-
-/// Attempts at a cell that do not count.
-pub fn failed(shelf: &Shelf, cell: &Cell) -> usize {
-    let beginning = format!("{}.failed-", cell.name);
-    let names = fs::read_dir(shelf.path()).into_iter().flatten().flatten();
-    names.filter(|entry| entry.file_name().to_string_lossy().starts_with(&beginning)).count()
+    let record: Option<Record> = shelf.take(&cell.name)?;
+    Ok(record.filter(|record| record.outcome.counts() && record.cell == *cell))
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::profile::FormalProfile;
     use crate::scale::plan::Plan;
-    use crate::streams::Profile;
 
     /// A record of a cell with made-up figures.
     pub fn record(cell: &Cell, outcome: Outcome) -> Record {
@@ -290,14 +267,15 @@ pub mod tests {
     fn a_cell_is_taken_from_its_file_only_if_it_counts_and_is_the_same() {
         let directory = tempfile::tempdir().expect("a directory");
         let shelf = Shelf::new(directory.path().to_owned());
-        let cells = Plan::of(Profile::Ci).cells;
+        let cells = Plan::of(FormalProfile::Ci).cells;
         assert_eq!(take(&shelf, &cells[0]).expect("nothing is there"), None);
         for outcome in [Outcome::Invalid, Outcome::Failed] {
-            let attempt = failed(&shelf, &cells[0]) + 1;
+            let attempt = shelf.failed(&cells[0].name).len() + 1;
             put(&shelf, &Record { attempt, ..record(&cells[0], outcome) }).expect("a disk");
             assert_eq!(take(&shelf, &cells[0]).expect("it is kept elsewhere"), None, "{outcome:?}");
         }
-        assert_eq!((failed(&shelf, &cells[0]), failed(&shelf, &cells[1])), (2, 0));
+        let failed = |cell: &Cell| shelf.failed(&cell.name).len();
+        assert_eq!((failed(&cells[0]), failed(&cells[1])), (2, 0));
         for (cell, outcome) in cells.iter().zip([Outcome::Measured, Outcome::Simulated, Outcome::Refused]) {
             let kept = record(cell, outcome);
             put(&shelf, &kept).expect("a disk");
@@ -305,13 +283,13 @@ pub mod tests {
         }
         let other = Cell { residences: 77, ..cells[0].clone() };
         assert_eq!(take(&shelf, &other).expect("it can be read"), None, "a file of another cell");
-        fs::write(directory.path().join("base.json"), "{").expect("a disk");
+        std::fs::write(directory.path().join("base.json"), "{").expect("a disk");
         assert!(take(&shelf, &cells[0]).is_err(), "half a file is no answer");
     }
 
     #[test]
     fn a_row_says_who_carried_the_cell() {
-        let cells = Plan::of(Profile::Ci).cells;
+        let cells = Plan::of(FormalProfile::Ci).cells;
         let row = |outcome| record(&cells[0], outcome).row();
         let measured = row(Outcome::Measured);
         assert_eq!(

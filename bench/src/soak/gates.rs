@@ -14,8 +14,8 @@ use super::sampler::Sample;
 use super::schedule::Kind;
 use super::seats::Told;
 use super::strike::Done;
+use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
-use crate::streams::Profile;
 use crate::streams::distribution::Distribution;
 
 /// Points of a curve in a report at most: its files have all.
@@ -97,7 +97,7 @@ pub fn counts(done: &[Done]) -> BTreeMap<&'static str, Count> {
 /// Both cells, or one of them.
 pub struct Soak<'a> {
     /// Whose sizes.
-    pub profile: Profile,
+    pub profile: FormalProfile,
     /// The sizes.
     pub plan: &'a Plan,
     /// Seed of everything.
@@ -344,7 +344,7 @@ mod tests {
     }
 
     fn judged(change: impl Fn(&mut LiveCell, &mut FaultsCell)) -> Vec<&'static str> {
-        let plan = Plan { settle_seconds: 10, ..Plan::of(Profile::Dense) };
+        let plan = Plan { settle_seconds: 10, ..Plan::of(FormalProfile::Dense) };
         let tally = Tally { rounds: 1, ..Tally::default() };
         let mut live = LiveCell {
             foregrounds: vec![Foreground { medium: "dram", tally, times: Vec::new() }],
@@ -365,8 +365,13 @@ mod tests {
             trouble: None,
         };
         change(&mut live, &mut faults);
-        let soak =
-            Soak { profile: Profile::Dense, plan: &plan, seed: 1, live: Some(live), faults: Some(faults) };
+        let soak = Soak {
+            profile: FormalProfile::Dense,
+            plan: &plan,
+            seed: 1,
+            live: Some(live),
+            faults: Some(faults),
+        };
         let gates = soak.gates(&soak.memory());
         assert_eq!(gates.iter().map(Gate::name).collect::<Vec<_>>(), NAMES);
         gates.iter().filter(|gate| !gate.is_met()).map(Gate::name).collect()

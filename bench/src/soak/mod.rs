@@ -23,14 +23,15 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::Args;
-use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
 use orbitkv_native::ssd_file::DataDirLock;
 use rustix::process::geteuid;
 
+use crate::campaign::new_directory;
+use crate::ending::conclude;
+use crate::profile::FormalProfile;
 use crate::report::Report;
-use crate::streams::Profile;
 use crate::{Failure, fail, machine, own_network, progress};
 use gates::Soak;
 use plan::{Part, Plan};
@@ -42,7 +43,7 @@ pub struct SoakArgs {
     /// `formal` takes two and a half hours, `dense` twenty minutes; `ci` makes each fault once in three minutes and
     /// qualifies nothing.
     #[arg(long, value_enum)]
-    profile: Profile,
+    profile: FormalProfile,
     /// Which part.
     #[arg(long, value_enum, default_value_t = Part::Both)]
     cell: Part,
@@ -70,37 +71,12 @@ pub fn run(args: &SoakArgs) -> ExitCode {
             own_network::enter()
         ));
     }
-    let directory = match begin(&args.out) {
+    let instead = "name another, because a soak is made in one go";
+    let directory = match new_directory(&args.out, instead) {
         Ok(directory) => directory,
         Err(error) => return fail(Exit::Usage, &*error),
     };
-    let report = match measure(args, &directory) {
-        Ok(report) => report,
-        Err(error) => {
-            let exit = error.downcast_ref().map_or(Exit::Environment, ClusterFailure::exit);
-            return fail(exit, &*error);
-        }
-    };
-    match args.json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_accepted() {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
-    }
-}
-
-/// Makes the directory of a run.
-fn begin(directory: &Path) -> Result<PathBuf, Failure> {
-    let shown = directory.display();
-    fs::create_dir_all(directory).map_err(|error| format!("--out {shown}: {error}; choose another"))?;
-    if fs::read_dir(directory)?.next().is_some() {
-        return Err(
-            format!("--out {shown} is not empty: name another, because a soak is made in one go").into()
-        );
-    }
-    Ok(directory.canonicalize()?)
+    conclude(measure(args, &directory), args.json)
 }
 
 fn measure(args: &SoakArgs, directory: &Path) -> Result<Report, Failure> {
@@ -134,20 +110,4 @@ fn measure(args: &SoakArgs, directory: &Path) -> Result<Report, Failure> {
     fs::write(directory.join("report.json"), format!("{:#}\n", report.json()))?;
     progress(&format!("written: {}", directory.display()));
     Ok(report)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_has_a_directory_of_its_own() {
-        let parent = tempfile::tempdir().expect("a directory");
-        let out = parent.path().join("soak");
-        let directory = begin(&out).expect("it is new");
-        assert!(begin(&out).is_ok(), "nothing is in it yet");
-        fs::write(directory.join("report.json"), "{}").expect("a disk");
-        let refused = begin(&out).expect_err("it has been used").to_string();
-        assert!(refused.contains("is not empty") && refused.contains("name another"), "{refused}");
-    }
 }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use orbitkv::quantity::{KIB, MIB};
 use serde::Serialize;
 
-use crate::streams::Profile;
+use crate::profile::FormalProfile;
 
 /// Which part of a soak is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,21 +77,21 @@ pub struct Plan {
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile) -> Plan {
+    pub fn of(profile: FormalProfile) -> Plan {
         let (live_seconds, cadence_ms, live_nodes) = match profile {
-            Profile::Ci => (15, 250, 3),
-            Profile::Dense => (5 * 60, 200, 3),
-            Profile::Formal => (30 * 60, 250, 4),
+            FormalProfile::Ci => (15, 250, 3),
+            FormalProfile::Dense => (5 * 60, 200, 3),
+            FormalProfile::Formal => (30 * 60, 250, 4),
         };
         let (fault_seconds, fault_nodes, calm_ms) = match profile {
-            Profile::Ci => (0, 3, (500, 1_000)),
-            Profile::Dense => (14 * 60, 4, (4_000, 8_000)),
-            Profile::Formal => (2 * 60 * 60, 6, (10_000, 30_000)),
+            FormalProfile::Ci => (0, 3, (500, 1_000)),
+            FormalProfile::Dense => (14 * 60, 4, (4_000, 8_000)),
+            FormalProfile::Formal => (2 * 60 * 60, 6, (10_000, 30_000)),
         };
         let (sample_ms, settle_seconds) = match profile {
-            Profile::Ci => (500, 3),
-            Profile::Dense => (1_000, 20),
-            Profile::Formal => (5_000, 60),
+            FormalProfile::Ci => (500, 3),
+            FormalProfile::Dense => (1_000, 20),
+            FormalProfile::Formal => (5_000, 60),
         };
         Plan {
             live: Live {
@@ -106,7 +106,7 @@ impl Plan {
             },
             faults: Faults { nodes: fault_nodes, residences: 512, seconds: fault_seconds, calm_ms },
             burst_changes: 32,
-            burst_period_ms: if profile == Profile::Ci { 128 } else { 64 },
+            burst_period_ms: if profile == FormalProfile::Ci { 128 } else { 64 },
             sample_ms,
             settle_seconds,
         }
@@ -126,13 +126,13 @@ mod tests {
 
     #[test]
     fn the_formal_profile_is_half_an_hour_and_two_hours() {
-        let plan = Plan::of(Profile::Formal);
+        let plan = Plan::of(FormalProfile::Formal);
         assert_eq!((plan.live.seconds, plan.faults.seconds), (1_800, 7_200));
     }
 
     #[test]
     fn blocks_that_are_kept_fit_memory_and_ssd() {
-        for profile in [Profile::Ci, Profile::Dense, Profile::Formal] {
+        for profile in [FormalProfile::Ci, FormalProfile::Dense, FormalProfile::Formal] {
             let live = Plan::of(profile).live;
             let kept = (live.window as u64 + 2) * live.blocks as u64 * live.block_bytes;
             // Engines may fill half of an arena, and no node evicts on its own before it is full.

@@ -18,10 +18,12 @@ use orbitkv::cli::table::Table;
 use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
+use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
 use crate::statistics::Figures;
+use crate::streams::RunArgs;
 use crate::streams::outlet::Outlet;
-use crate::streams::{Profile, RunArgs, conclude};
 use crate::{Failure, machine, progress};
 use plan::{HYBRID_QUIET_MAX, HYBRID_READS_MAX, Plan, Strategy, moves, order};
 use stage::Stage;
@@ -134,7 +136,7 @@ fn figures(moves: &[usize], trials: &[Trial]) -> String {
     table.to_string()
 }
 
-fn gates(profile: Profile, seed: u64, moves: &[usize], trials: &[Trial]) -> Vec<Gate> {
+fn gates(profile: FormalProfile, seed: u64, moves: &[usize], trials: &[Trial]) -> Vec<Gate> {
     let gate = |name| Gate::new(name, profile, seed);
     let invalid = trials.iter().find_map(|trial| {
         let why = trial.why_invalid.as_ref()?;
@@ -225,7 +227,7 @@ mod tests {
     }
 
     fn met(trials: &[Trial]) -> Vec<bool> {
-        gates(Profile::Formal, 1, &[1, 8, 16], trials).iter().map(Gate::is_met).collect()
+        gates(FormalProfile::Formal, 1, &[1, 8, 16], trials).iter().map(Gate::is_met).collect()
     }
 
     #[test]

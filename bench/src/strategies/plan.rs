@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::streams::Profile;
+use crate::profile::FormalProfile;
 
 /// How long a reader's watch is held back: longer than any trial, so that a reader learns from what it reads itself.
 const WATCH_LAG: &str = "300s";
@@ -70,11 +70,11 @@ pub struct Plan {
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile) -> Plan {
+    pub fn of(profile: FormalProfile) -> Plan {
         let (repeats, settle_ms) = match profile {
-            Profile::Formal => (5, 12_000),
-            Profile::Dense => (3, 10_000),
-            Profile::Ci => (1, 8_000),
+            FormalProfile::Formal => (5, 12_000),
+            FormalProfile::Dense => (3, 10_000),
+            FormalProfile::Ci => (1, 8_000),
         };
         Plan { repeats, settle_ms, period_ms: 50, blocks: 8 }
     }

@@ -15,44 +15,19 @@ pub mod owners;
 pub mod samples;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use orbitkv::cluster::ClusterFailure;
 use orbitkv::control::signals::StopSignals;
-use orbitkv::exit::Exit;
 use orbitkv::quantity::{QuantityError, Span};
 use orbitkv_shards::inventory::publisher::COALESCING_WINDOW_MAX;
 
-use crate::payload::WrongBytes;
-use crate::profile::Label;
-use crate::report::Report;
-use crate::{Failure, fail};
+use crate::Failure;
+use crate::profile::FormalProfile;
 
 /// Longest wait for one answer of a node.
 pub const WAIT: Duration = Duration::from_secs(10);
-
-/// How much to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Profile {
-    /// A few seconds, to see that everything runs: qualifies nothing.
-    Ci,
-    /// A third of the formal time, judged by the same gates and labelled dense.
-    Dense,
-    /// The whole time.
-    Formal,
-}
-
-impl From<Profile> for Label {
-    fn from(profile: Profile) -> Label {
-        match profile {
-            Profile::Ci => Label { name: "ci", qualifies: false },
-            Profile::Dense => Label { name: "dense", qualifies: true },
-            Profile::Formal => Label { name: "formal", qualifies: true },
-        }
-    }
-}
 
 /// What every such benchmark is told.
 #[derive(Args)]
@@ -61,8 +36,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=64))]
     pub managers: u16,
     /// `formal` and `dense` qualify; `ci` runs the same for seconds and qualifies nothing.
-    #[arg(long, value_enum, default_value_t = Profile::Formal)]
-    pub profile: Profile,
+    #[arg(long, value_enum, default_value_t = FormalProfile::Formal)]
+    pub profile: FormalProfile,
     /// Seed of payloads, of the order of owners and of offsets.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -93,30 +68,6 @@ impl RunArgs {
     /// The window in which changes wait for others on purpose.
     pub fn coalescing_window(&self) -> Duration {
         self.coalesce.map_or(Duration::from_millis(2), |span| span.0)
-    }
-}
-
-fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
-    match error.downcast_ref::<ClusterFailure>() {
-        Some(failure) => failure.exit(),
-        None if error.is::<WrongBytes>() => Exit::Unmet,
-        None => Exit::Environment,
-    }
-}
-
-/// Prints a report, or why there is none; how a benchmark ends that ends so.
-pub fn conclude(measured: Result<Report, Failure>, json: bool) -> ExitCode {
-    let report = match measured {
-        Ok(report) => report,
-        Err(error) => return fail(exit_of(&*error), &*error),
-    };
-    match json {
-        true => println!("{:#}", report.json()),
-        false => println!("{}", report.text()),
-    }
-    match report.is_accepted() {
-        true => Exit::Done.into(),
-        false => Exit::Unmet.into(),
     }
 }
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use super::RunArgs;
 use super::distribution::Distribution;
-use super::{Profile, RunArgs};
-use crate::profile::Label;
+use crate::profile::{FormalProfile, Label};
 use crate::report::Report;
 use crate::{Failure, progress};
 
@@ -35,7 +35,7 @@ impl Outlet {
     pub fn named(
         directory: Option<&Path>,
         name: &str,
-        profile: Profile,
+        profile: FormalProfile,
         seed: u64,
     ) -> Result<Outlet, Failure> {
         if let Some(directory) = directory {

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::plan::{P50_RATIO_MAX, P99_LATER_MS_MAX, PROCESSOR_RATIO_MAX, Plan, Side};
 use super::run::Run;
 use crate::isolation::foreground::Operation;
-use crate::isolation::plan::Profile;
 use crate::isolation::stage::Cores;
 use crate::machine;
+use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
 use crate::resampling::{Mean, mean_difference, mean_of};
 
@@ -37,7 +37,14 @@ fn judged(gate: Gate, mean: Mean, limit: f64) -> Gate {
 }
 
 /// What all runs say together.
-pub fn report(profile: Profile, seed: u64, plan: &Plan, cores: Cores, runs: &[Run], load: Value) -> Report {
+pub fn report(
+    profile: FormalProfile,
+    seed: u64,
+    plan: &Plan,
+    cores: Cores,
+    runs: &[Run],
+    load: Value,
+) -> Report {
     let pairs = pairs(runs);
     let ratio =
         |of: &dyn Fn(&Run) -> f64| -> Vec<f64> { pairs.iter().map(|(off, on)| of(on) / of(off)).collect() };
@@ -126,8 +133,8 @@ mod tests {
     }
 
     fn judge(runs: &[Run]) -> Vec<(bool, Value)> {
-        let plan = Plan::of(Profile::Dense);
-        let report = report(Profile::Dense, 1, &plan, Cores { node: 1, other: 0 }, runs, Value::Null);
+        let plan = Plan::of(FormalProfile::Dense);
+        let report = report(FormalProfile::Dense, 1, &plan, Cores { node: 1, other: 0 }, runs, Value::Null);
         let json = report.json();
         (0..report.gates.len()).map(|at| (report.gates[at].is_met(), json["gates"][at].clone())).collect()
     }

@@ -16,19 +16,23 @@ use clap::Args;
 use orbitkv::control::signals::StopSignals;
 use orbitkv::exit::Exit;
 
+use crate::attempt::Unmade;
+use crate::campaign::new_directory;
 use crate::cores::two_cores;
-use crate::isolation::plan::Profile;
+use crate::ending::tell;
 use crate::isolation::stage::Cores;
-use crate::{Failure, fail, machine, progress};
+use crate::profile::FormalProfile;
+use crate::report::Report;
+use crate::{fail, machine, progress};
 use plan::{Plan, order};
-use run::{Run, Unmade};
+use run::Run;
 
 /// What to measure.
 #[derive(Args)]
 pub struct TimelineArgs {
     /// `dense` has a round each 100 ms, `formal` one each second; `ci` takes half a minute and qualifies nothing.
     #[arg(long, value_enum)]
-    profile: Profile,
+    profile: FormalProfile,
     /// Two cores, e.g. `1,0`: of the engine and its node, then of everything else [default: the last, the first].
     #[arg(long, value_name = "NODE,OTHER")]
     cores: Option<String>,
@@ -52,30 +56,18 @@ pub fn run(args: &TimelineArgs) -> ExitCode {
         Ok(cores) => cores,
         Err(error) => return fail(Exit::Usage, &*error),
     };
-    let report = match work(args, Cores { node, other }) {
-        Ok(report) => report,
-        Err(Unmade::Usage(failure)) => return fail(Exit::Usage, &*failure),
-        Err(Unmade::Stopped(signal)) => {
-            return fail(Exit::Unmet, &*Failure::from(format!("stopped by {signal}")));
-        }
-        Err(Unmade::WrongBytes(words)) => return fail(Exit::Unmet, &*Failure::from(words)),
-        Err(Unmade::Failed(failure)) => return fail(Exit::Environment, &*failure),
-    };
-    if args.json {
-        println!("{:#}", report.json());
-    } else {
-        println!("{}", report.text());
+    if let Err(error) = new_directory(&args.out, "name another") {
+        return fail(Exit::Usage, &*error);
     }
-    if report.is_accepted() { Exit::Done.into() } else { Exit::Unmet.into() }
+    match work(args, Cores { node, other }) {
+        Ok(report) => tell(&report, args.json),
+        Err(why) => why.tell(),
+    }
 }
 
-fn work(args: &TimelineArgs, cores: Cores) -> Result<crate::report::Report, Unmade> {
+fn work(args: &TimelineArgs, cores: Cores) -> Result<Report, Unmade> {
     let plan = Plan::of(args.profile);
     let shown = args.out.display();
-    fs::create_dir_all(&args.out).map_err(|error| Unmade::Usage(format!("--out {shown}: {error}").into()))?;
-    if fs::read_dir(&args.out)?.next().is_some() {
-        return Err(Unmade::Usage(format!("--out {shown} is not empty: name another").into()));
-    }
     let signals = StopSignals::watch()?;
     let load = machine::Pressure::now();
     let order = order(plan.pairs);

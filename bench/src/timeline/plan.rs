@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::isolation::plan::{Plan as RoundsPlan, Profile};
+use crate::isolation::plan::Plan as RoundsPlan;
+use crate::profile::FormalProfile;
 
 /// The median with the timeline on, of that without, may be this at most.
 pub const P50_RATIO_MAX: f64 = 1.05;
@@ -45,11 +46,11 @@ pub struct Plan {
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile) -> Plan {
+    pub fn of(profile: FormalProfile) -> Plan {
         let (pairs, count, cadence_ms, warm_up_rounds) = match profile {
-            Profile::Formal => (5, ROUNDS, 1_000, 50),
-            Profile::Dense => (5, ROUNDS, 100, 50),
-            Profile::Ci => (2, 100, 25, 10),
+            FormalProfile::Formal => (5, ROUNDS, 1_000, 50),
+            FormalProfile::Dense => (5, ROUNDS, 100, 50),
+            FormalProfile::Ci => (2, 100, 25, 10),
         };
         let sizes = RoundsPlan::of(profile, None).expect("its own sizes");
         Plan { pairs, rounds: RoundsPlan { rounds: count, warm_up_rounds, cadence_ms, ..sizes } }
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn no_run_makes_more_requests_than_there_is_room_for_what_is_told_of_them() {
-        for profile in [Profile::Ci, Profile::Dense, Profile::Formal] {
+        for profile in [FormalProfile::Ci, FormalProfile::Dense, FormalProfile::Formal] {
             let plan = Plan::of(profile);
             // Four stages, and more than two slices or turns, of six requests a round and eight at most.
             let events = 7 * plan.rounds.requests_max();

@@ -1,12 +1,11 @@
 //! One run: a node of its own beside its engine on one core, rounds of a fixed cadence, and what they took.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
-use std::time::Duration;
 
 use orbitkv::cli::http_client::HttpClient;
-use orbitkv::cluster::{Cluster, ClusterFailure, ClusterOrder, Coordination, NodeOrder};
+use orbitkv::cluster::{Cluster, ClusterOrder, Coordination, NodeOrder};
 use orbitkv::control::signals::StopSignals;
 use orbitkv::quantity::ByteSize;
 use orbitkv::settings::CoreList;
@@ -17,40 +16,13 @@ use orbitkv_native::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Side};
-use crate::isolation::foreground::{self, Operation, Round, Served};
+use crate::attempt::{Unmade, attend};
+use crate::isolation::foreground::{self, BEFORE_ROUNDS, Operation, Round, Served};
 use crate::isolation::schedule::Medium;
 use crate::isolation::stage::{Cores, Seat, pin, unpin};
-use crate::payload::WrongBytes;
+use crate::processes;
 use crate::recording::Recording;
 use crate::statistics::nearest_rank;
-use crate::{Failure, processes};
-
-/// From the start of the node to the first round.
-const BEFORE_ROUNDS: Duration = Duration::from_millis(300);
-/// How often somebody looks whether a signal came, or the rounds are over.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// Why there is no result.
-pub enum Unmade {
-    /// What was asked for cannot be.
-    Usage(Failure),
-    /// A signal came.
-    Stopped(&'static str),
-    /// A block came back wrong.
-    WrongBytes(String),
-    /// Something else.
-    Failed(Failure),
-}
-
-impl<F: Into<Failure>> From<F> for Unmade {
-    fn from(failure: F) -> Unmade {
-        let failure = failure.into();
-        match failure.downcast_ref::<ClusterFailure>() {
-            Some(&ClusterFailure::Stopped { signal }) => Unmade::Stopped(signal),
-            _ => Unmade::Failed(failure),
-        }
-    }
-}
 
 /// What the timeline says, of a run that had it on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -140,7 +112,10 @@ pub fn make(
         Recording::begin(&client)?;
     }
     let before = processes::processor_time(node.process_id())?;
-    let Served { mut rounds, moments } = serve(&seat, plan, signals)?;
+    let (epoch_ns, stop) = (monotonic_ns() + BEFORE_ROUNDS.as_nanos() as u64, AtomicBool::new(false));
+    let engine = || foreground::run(&seat, &plan.rounds, Medium::Dram, epoch_ns, &stop);
+    let served = thread::scope(|scope| attend(scope, &stop, signals, engine, || ()));
+    let Served { mut rounds, moments } = served?;
     let used = processes::processor_time(node.process_id())?.saturating_sub(before);
     let followed = match side {
         Side::Off => None,
@@ -155,31 +130,6 @@ pub fn make(
     };
     let warm_up: Vec<Round> = rounds.drain(..plan.rounds.warm_up_rounds.min(rounds.len())).collect();
     Ok(Run { side, warm_up, rounds, processor_seconds: used.as_secs_f64(), followed })
-}
-
-/// The engine's rounds, on a thread of its own.
-fn serve(seat: &Seat, plan: &Plan, signals: &StopSignals) -> Result<Served, Unmade> {
-    let epoch_ns = monotonic_ns() + BEFORE_ROUNDS.as_nanos() as u64;
-    let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let engine = scope.spawn(|| {
-            let served = foreground::run(seat, &plan.rounds, Medium::Dram, epoch_ns, &stop);
-            over.store(true, Ordering::Relaxed);
-            served.map_err(|failure| (failure.is::<WrongBytes>(), failure.to_string()))
-        });
-        let mut signal = None;
-        while !over.load(Ordering::Relaxed) && signal.is_none() {
-            signal = signals.wait(LOOK);
-        }
-        stop.store(true, Ordering::Relaxed);
-        let served = engine.join().expect("a thread says its errors");
-        match (signal, served) {
-            (Some(signal), _) => Err(Unmade::Stopped(signal)),
-            (None, Ok(served)) => Ok(served),
-            (None, Err((true, words))) => Err(Unmade::WrongBytes(words)),
-            (None, Err((false, words))) => Err(Unmade::Failed(words.into())),
-        }
-    })
 }
 
 /// Whether a request of the engine can be followed from its submit to its return.

@@ -22,6 +22,7 @@ use orbitkv::control::signals::StopSignals;
 use orbitkv_native::clock::monotonic_ns;
 use serde_json::{Value, json};
 
+use crate::ending::conclude;
 use crate::report::{Gate, Report};
 use crate::streams::barriers;
 use crate::streams::cadence::{judge, rotation as planned};
@@ -31,7 +32,7 @@ use crate::streams::outlet::Outlet;
 use crate::streams::owner::Burst;
 use crate::streams::owners::{Owners, Sessions};
 use crate::streams::samples::Samples;
-use crate::streams::{RunArgs, conclude, pause};
+use crate::streams::{RunArgs, pause};
 use crate::{Failure, machine, progress};
 use plan::{CHANGES, PERIOD, Plan};
 
@@ -209,7 +210,7 @@ mod tests {
     fn a_run_that_is_worth_nothing_has_a_gate_that_says_so() {
         let args = RunArgs {
             managers: 16,
-            profile: crate::streams::Profile::Formal,
+            profile: crate::profile::FormalProfile::Formal,
             seed: 1,
             coalesce: None,
             residences: 512,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::streams::Profile;
+use crate::profile::FormalProfile;
 
 /// Time between two bursts of a rotation (chapter 6.3).
 pub const PERIOD: Duration = Duration::from_millis(17);
@@ -24,13 +24,13 @@ pub struct Plan {
 
 impl Plan {
     /// The sizes of a profile.
-    pub fn of(profile: Profile) -> Plan {
+    pub fn of(profile: FormalProfile) -> Plan {
         // A minute.
         let formal = Plan { warm_up_rotations: 2, bursts_min: 3_520, barriers: 64 };
         match profile {
-            Profile::Formal => formal,
-            Profile::Dense => Plan { bursts_min: 1_170, barriers: 32, ..formal },
-            Profile::Ci => Plan { bursts_min: 48, barriers: 4, ..formal },
+            FormalProfile::Formal => formal,
+            FormalProfile::Dense => Plan { bursts_min: 1_170, barriers: 32, ..formal },
+            FormalProfile::Ci => Plan { bursts_min: 48, barriers: 4, ..formal },
         }
     }
 
@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     fn owners_are_measured_equally_often_and_a_formal_run_takes_a_minute() {
-        for profile in [Profile::Ci, Profile::Dense, Profile::Formal] {
+        for profile in [FormalProfile::Ci, FormalProfile::Dense, FormalProfile::Formal] {
             for owners in [2, 3, 16, 64] {
                 let plan = Plan::of(profile);
                 let bursts = plan.bursts(owners);
                 assert!(bursts.is_multiple_of(owners) && bursts >= plan.bursts_min);
             }
         }
-        let minute = Plan::of(Profile::Formal).bursts(64) as u32 * PERIOD;
+        let minute = Plan::of(FormalProfile::Formal).bursts(64) as u32 * PERIOD;
         assert!((59.0..61.0).contains(&minute.as_secs_f64()), "{minute:?}");
     }
 

@@ -2,7 +2,6 @@
 //! the room says that it is done. It decides nothing.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Compare, CompareOp, Error, GetOptions, Txn, TxnOp};
@@ -10,18 +9,15 @@ use orbitkv_shards::membership::coordinator::{Failure, LeaseId};
 use orbitkv_shards::membership::cutover::{Archive, Direction, Exchange, Next, Obstacle, Stand, StandingKey};
 use orbitkv_wire::membership::{FORMAT, Keyspace};
 use thiserror::Error;
-use tokio::runtime::Runtime;
 
-use super::link::{EtcdAccess, Link, unsigned};
+use super::link::{EtcdAccess, unsigned};
+use super::operator::{OperatorKeys, PAUSE};
 
-/// Longest wait for an answer: a read may be megabytes.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Largest answer to a read.
 const READ_BYTES_MAX: usize = 64 << 20;
-/// How long etcd may be away, or others may change keys under a migration, before it gives up.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Longest wait for an answer, as a read may be megabytes; and how long etcd may be away, or others may change keys under a
+/// migration, before it gives up.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// Why a migration does not go on. What was done stays, and can be gone on with or taken back.
 #[derive(Debug, Error)]
@@ -42,9 +38,7 @@ pub enum CutoverFailure {
 
 /// A cluster's keys, all of them, whoever wrote them.
 pub struct Keys {
-    runtime: Runtime,
-    link: Link,
-    space: Keyspace,
+    keys: OperatorKeys,
 }
 
 impl Keys {
@@ -53,9 +47,7 @@ impl Keys {
     /// # Errors
     /// If no runtime can be had.
     pub fn new(access: EtcdAccess, space: Keyspace) -> Result<Keys, CutoverFailure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let link = Link::new(Arc::new(access), Arc::default(), 0, Arc::default());
-        Ok(Keys { runtime, link, space })
+        Ok(Keys { keys: OperatorKeys::new(access, space, WAIT)? })
     }
 
     /// What stands there.
@@ -63,56 +55,14 @@ impl Keys {
     /// # Errors
     /// [`CutoverFailure::Etcd`] after ten seconds without an answer, [`CutoverFailure::Name`].
     pub fn read(&mut self) -> Result<Stand, CutoverFailure> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.read_once() {
-                Err(CutoverFailure::Etcd(Failure::Unanswered(_))) if Instant::now() < until => {
-                    std::thread::sleep(PAUSE);
-                }
-                read => return read,
-            }
-        }
-    }
-
-    /// Goes that way to the end; `told` hears the names that each transaction has written.
-    ///
-    /// # Errors
-    /// [`CutoverFailure`].
-    pub fn migrate(
-        &mut self,
-        archive: &Archive,
-        direction: Direction,
-        mut told: impl FnMut(&Exchange),
-    ) -> Result<(), CutoverFailure> {
-        let mut until = Instant::now() + PATIENCE;
-        loop {
-            let stand = self.read()?;
-            let Next::Exchange(exchange) = archive.next(direction, &stand)? else { return Ok(()) };
-            match self.exchange(&exchange) {
-                Ok(true) => {
-                    told(&exchange);
-                    until = Instant::now() + PATIENCE;
-                }
-                // What was read is old, or the answer was lost: what stands there now says what is next.
-                Ok(false) | Err(Failure::Unanswered(_)) if Instant::now() < until => {
-                    std::thread::sleep(PAUSE)
-                }
-                Ok(false) => {
-                    let text = "the keys change faster than they can be moved".to_owned();
-                    return Err(Failure::Refused(text).into());
-                }
-                Err(failure) => return Err(failure.into()),
-            }
-        }
-    }
-
-    fn read_once(&mut self) -> Result<Stand, CutoverFailure> {
-        let Keys { runtime, link, space } = self;
-        let response = runtime.block_on(asked(link, async |link| {
-            let mut reader = link.client().await?.kv_client().max_decoding_message_size(READ_BYTES_MAX);
-            let options = GetOptions::new().with_prefix();
-            reader.get(space.prefix(), Some(options)).await.map_err(|error| link.on_error(&error))
-        }))?;
+        let response = self.keys.patiently(|keys| {
+            keys.put(async |link, space| {
+                let mut reader = link.client().await?.kv_client().max_decoding_message_size(READ_BYTES_MAX);
+                let options = GetOptions::new().with_prefix();
+                reader.get(space.prefix(), Some(options)).await.map_err(|error| link.on_error(&error))
+            })
+        })?;
+        let space = self.keys.space();
         let revision = response.header().map_or(0, |header| unsigned(header.revision()));
         let key = |pair: &etcd_client::KeyValue| {
             let path = std::str::from_utf8(pair.key()).ok();
@@ -130,26 +80,45 @@ impl Keys {
         Ok(Stand { revision, keys })
     }
 
+    /// Goes that way to the end; `told` hears the names that each transaction has written.
+    ///
+    /// # Errors
+    /// [`CutoverFailure`].
+    pub fn migrate(
+        &mut self,
+        archive: &Archive,
+        direction: Direction,
+        mut told: impl FnMut(&Exchange),
+    ) -> Result<(), CutoverFailure> {
+        let mut until = Instant::now() + WAIT;
+        loop {
+            let stand = self.read()?;
+            let Next::Exchange(exchange) = archive.next(direction, &stand)? else { return Ok(()) };
+            match self.exchange(&exchange) {
+                Ok(true) => {
+                    told(&exchange);
+                    until = Instant::now() + WAIT;
+                }
+                // What was read is old, or the answer was lost: what stands there now says what is next.
+                Ok(false) | Err(Failure::Unanswered(_)) if Instant::now() < until => {
+                    std::thread::sleep(PAUSE)
+                }
+                Ok(false) => {
+                    let text = "the keys change faster than they can be moved".to_owned();
+                    return Err(Failure::Refused(text).into());
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
     /// Carries one transaction; whether it happened.
     pub(super) fn exchange(&mut self, exchange: &Exchange) -> Result<bool, Failure> {
-        let transaction = translate(&self.space, exchange);
-        let Keys { runtime, link, .. } = self;
-        let response = runtime.block_on(asked(link, async |link| {
+        let response = self.keys.put(async |link, space| {
             let mut client = link.client().await?;
-            client.txn(transaction.clone()).await.map_err(|error: Error| link.on_error(&error))
-        }))?;
+            client.txn(translate(space, exchange)).await.map_err(|error: Error| link.on_error(&error))
+        })?;
         Ok(response.succeeded())
-    }
-}
-
-/// Asks once, and waits for the answer no longer than it may take.
-async fn asked<T>(
-    link: &mut Link,
-    question: impl AsyncFnOnce(&mut Link) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(ANSWER_WAIT_MAX, question(link)).await {
-        Ok(answer) => answer,
-        Err(_) => Err(link.on_silence()),
     }
 }
 

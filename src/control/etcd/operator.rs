@@ -1,5 +1,5 @@
-//! A cluster's keys for an operator's command: reads all of them at one revision and carries one transaction. It
-//! decides nothing.
+//! A cluster's keys for an operator's command: waits for an etcd that is away, reads all of them at one revision and
+//! carries one transaction. It decides nothing.
 
 use std::io;
 use std::sync::Arc;
@@ -12,44 +12,37 @@ use tokio::runtime::Runtime;
 use super::link::{EtcdAccess, Link};
 use super::requests;
 
-/// Longest wait for an answer.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long etcd may be away before a read gives up.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// An operator's way to a cluster's keys.
 pub struct OperatorKeys {
     runtime: Runtime,
     link: Link,
     space: Keyspace,
+    wait: Duration,
 }
 
 impl OperatorKeys {
-    /// A way to the keys; etcd is not asked yet.
+    /// A way to the keys; etcd is not asked yet. An answer may take as long as `wait`, and etcd may be away as long before
+    /// a read gives up.
     ///
     /// # Errors
     /// If no runtime can be had.
-    pub fn new(access: EtcdAccess, space: Keyspace) -> io::Result<OperatorKeys> {
+    pub fn new(access: EtcdAccess, space: Keyspace, wait: Duration) -> io::Result<OperatorKeys> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let link = Link::new(Arc::new(access), Arc::default(), 0, Arc::default());
-        Ok(OperatorKeys { runtime, link, space })
+        Ok(OperatorKeys { runtime, link, space, wait })
     }
 
     /// What stands there.
     ///
     /// # Errors
-    /// [`Failure`], without an answer after some seconds.
+    /// [`Failure`], without an answer after the wait.
     pub fn read(&mut self) -> Result<Snapshot, Failure> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.ask(&Request::Read) {
-                Ok(Answer::Read(snapshot)) => return Ok(snapshot),
-                Ok(answer) => unreachable!("a read is answered with {answer:?}"),
-                Err(Failure::Unanswered(_)) if Instant::now() < until => std::thread::sleep(PAUSE),
-                Err(failure) => return Err(failure),
-            }
+        match self.patiently(|keys| keys.ask(&Request::Read))? {
+            Answer::Read(snapshot) => Ok(snapshot),
+            answer => unreachable!("a read is answered with {answer:?}"),
         }
     }
 
@@ -65,7 +58,40 @@ impl OperatorKeys {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, Failure> {
-        let OperatorKeys { runtime, link, space } = self;
-        runtime.block_on(requests::ask(link, space, request, ANSWER_WAIT_MAX)).map(|(_, answer)| answer)
+        let OperatorKeys { runtime, link, space, wait } = self;
+        runtime.block_on(requests::ask(link, space, request, *wait)).map(|(_, answer)| answer)
+    }
+
+    /// The cluster's part of etcd.
+    pub(super) fn space(&self) -> &Keyspace {
+        &self.space
+    }
+
+    /// Asks something once that no [`Request`] asks, and waits for the answer no longer than it may take.
+    pub(super) fn put<T>(
+        &mut self,
+        question: impl AsyncFnOnce(&mut Link, &Keyspace) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let OperatorKeys { runtime, link, space, wait } = self;
+        runtime.block_on(async {
+            match tokio::time::timeout(*wait, question(link, space)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(link.on_silence()),
+            }
+        })
+    }
+
+    /// Asks again and again until there is an answer, or none for as long as etcd may be away.
+    pub(super) fn patiently<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut OperatorKeys) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let until = Instant::now() + self.wait;
+        loop {
+            match ask(self) {
+                Err(Failure::Unanswered(_)) if Instant::now() < until => std::thread::sleep(PAUSE),
+                asked => return asked,
+            }
+        }
     }
 }
