@@ -81,7 +81,7 @@ impl Shard {
         bytes: u64,
         purpose: SlotPurpose,
     ) -> bool {
-        let now = self.heard();
+        let now = self.now;
         let bucket = self.throttles.bucket(namespace, now);
         if bucket.is_none_or(|bucket| bucket.admits(bytes as f64).is_ok()) {
             return true;
@@ -101,7 +101,7 @@ impl Shard {
 
     /// A namespace has taken a slot for so many payload bytes, whatever becomes of it.
     pub(super) fn charge_namespace(&mut self, namespace: NamespaceId, bytes: u64) {
-        let now = self.heard();
+        let now = self.now;
         if let Some(bucket) = self.throttles.bucket(namespace, now) {
             bucket.charge(bytes as f64);
         }

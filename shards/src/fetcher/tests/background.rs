@@ -165,7 +165,7 @@ fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_a
 
         let (mut rig, number) = begun();
         rig.pass(250);
-        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5));
+        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
         rig.step();
         rig.pass(50);
         rig.stream_over(number, TIME_OVER);
@@ -183,7 +183,7 @@ fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_a
 
         // One that always says so is asked as often as anybody.
         let (mut rig, _) = begun();
-        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5));
+        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
         for _ in 0..FetcherSettings::default().routes_max {
             assert!(rig.ended.is_empty());
             rig.stream_over(rig.operation("a"), TIME_OVER);

@@ -285,8 +285,8 @@ fn who_joins_a_fetch_that_was_given_up_a_moment_ago_makes_it_demand() {
     let mut rig = rig_with_peers();
     rig.evict(0, BOTH);
     rig.prefetch(1, &[7, 8], LATE);
-    answer_seeks(&mut rig, Some(BYTES));
-    let ahead = [order(&mut rig), order(&mut rig)];
+    rig.answer_seeks(Some(BYTES));
+    let ahead = [rig.fetch_order(), rig.fetch_order()];
     // More than there is room for: the wishes end.
     (20..36).for_each(|number| _ = rig.reserve(1, number, BYTES));
     assert_eq!(rig.counters().prefetch_yielded, 2);
