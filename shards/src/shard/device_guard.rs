@@ -322,8 +322,12 @@ impl Shard {
         let (waiters, purpose) = (std::mem::take(&mut fill.waiters), fill.purpose);
         let shown = self.filling_entry(&self.fills[&copy], copy);
         let wanted = shown.map(|id| (self.residents.entry(id).key, self.residents.entry(id).hash));
+        let entry = shown.map(|id| self.residents.reference(id));
         self.abandon_fill(copy, BlockOutcome::DeviceError);
-        if let (Some(id), FillPurpose::Reinsert) = (shown, purpose) {
+        // The very failure that opened it may have ended the residence, and with the fill the entry.
+        let left = entry.and_then(|entry| self.residents.resolve(entry));
+        let left = left.filter(|&id| self.residents.entry(id).ssd.residence().is_some());
+        if let (Some(id), FillPurpose::Reinsert) = (left, purpose) {
             // The log gives up the segment it lies in.
             self.drop_from_log(id);
         }

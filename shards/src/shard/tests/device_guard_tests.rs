@@ -8,6 +8,8 @@ use orbitkv_wire::engine::answers::{BlockOutcome, Place, SlotOutcome};
 use orbitkv_wire::identity::{Medium, NamespaceDigest};
 use orbitkv_wire::payload::{ExactResidence, FailureCause};
 
+use super::super::recover::FillPurpose;
+use super::super::save::Eviction;
 use super::super::{
     Command, DeviceGuardSettings, FetchEffect, FetchOrder, GrantBatch, GrantOutcome, OrderKind, Outcome,
     PinEvent, ShardSettings, Tag, TransferId,
@@ -342,6 +344,28 @@ fn a_stage_that_waits_when_it_opens_fails_and_leaves_nothing() {
     assert_eq!(rig.shard.poll_pin(), Some(PinEvent::Failed { pin, cause: FailureCause::DeviceError }));
     rig.shard.unpin_grant(pin);
     assert_eq!((rig.shard.figures().allocated_bytes, rig.place(2)), (0, Place::Ssd));
+}
+
+#[test]
+fn what_the_log_wants_again_may_be_lost_by_the_read_that_opens_it() {
+    let mut rig = Rig::new(guarded());
+    (0..8).for_each(|number| rig.save_to_ssd(number, BLOCK));
+    let failed = acquire(&mut rig, 1, &[1]);
+    rig.start_all();
+    rig.complete(0, Fault::Error);
+    assert_eq!(outcomes(&mut rig, failed), [BlockOutcome::DeviceError as u8]);
+    let GrantOutcome::Pinned { pin, .. } = grant(&mut rig, 0) else { panic!("it is staged") };
+    assert!(rig.start_one());
+    // The log gives its segment up: it reads it once more, to write it again.
+    let ids = rig.shard.known(&[NamespaceDigest([0; 32])]);
+    let id = rig.shard.find(key(0).hash, rig.shard.state_key(&ids, &key(0))).expect("it is there");
+    let (placement, _) = rig.shard.residents.entry(id).ssd.residence().expect("on SSD");
+    assert!(rig.shard.begin_fill(id, placement, FillPurpose::Reinsert, &mut Eviction::Allowed).is_ok());
+    rig.complete(0, Fault::Error);
+    assert_eq!(phase(&rig), Phase::Open);
+    assert_eq!(rig.shard.poll_pin(), Some(PinEvent::Failed { pin, cause: FailureCause::DeviceError }));
+    rig.shard.unpin_grant(pin);
+    assert_eq!((rig.place(0), rig.shard.figures().allocated_bytes), (Place::None, 0));
 }
 
 #[test]
