@@ -205,6 +205,7 @@ impl Shard {
             placement: None,
             stage: FillStage::Reading,
             purpose: FillPurpose::Recover,
+            class,
             waiters: Vec::new(),
             pins: Vec::new(),
             place: Place::PeerDram,

@@ -168,7 +168,8 @@ impl Shard {
             (Dram::Absent, Some((placement, _))) => match self.allocate_ahead(bytes, horizon) {
                 None => self.end_wish(number, WishEnd::NoRoom),
                 Some(slot) => {
-                    let copy = self.fill_from_ssd(id, placement, FillPurpose::Recover, slot, AHEAD);
+                    let copy =
+                        self.fill_from_ssd(id, placement, FillPurpose::Recover, slot, Class::Background);
                     self.fill_wish(number, copy, slot);
                 }
             },
@@ -276,22 +277,23 @@ impl Shard {
         is_queued && self.transfers.is_empty() && !self.demand_waits()
     }
 
-    /// Somebody waits for a fill: if it is one for a wish, it is demand from now on.
+    /// Somebody waits for a fill: what was begun ahead is demand from now on, whether or not its wish still is.
     pub(super) fn hurry(&mut self, copy: CopyId) {
-        if !self.prefetches.has(copy) {
+        let fill = self.fills.get_mut(&copy).expect("what is waited for is under way");
+        if fill.class == Class::Demand {
             return;
         }
-        let fill = &self.fills[&copy];
+        fill.class = Class::Demand;
         match fill.stage {
-            FillStage::Queued(turn) if turn & AHEAD != 0 => {
+            FillStage::Queued(turn) => {
                 self.fill_queue.remove(&turn);
                 let turn = self.queue_read(copy, 0);
                 self.fills.get_mut(&copy).expect("just seen").stage = FillStage::Queued(turn);
             }
-            FillStage::Reading if fill.placement.is_none() && fill.waiters.is_empty() => {
+            FillStage::Reading if fill.placement.is_none() => {
                 self.fetches.effects.push_back(FetchEffect::Promote(copy));
             }
-            FillStage::Queued(_) | FillStage::Reading => {}
+            FillStage::Reading => {}
         }
     }
 

@@ -10,6 +10,7 @@ use orbitkv_wire::payload::FailureCause;
 use super::command::{Attached, Holder};
 use super::fetch::Seeker;
 use super::grant::PinId;
+use super::prefetch::AHEAD;
 use super::save::{Eviction, NoSlot, slot_bytes};
 use super::wishes::WishEnd;
 use super::{Key, Outcome, Places, Reply, Shard, Tag};
@@ -17,6 +18,7 @@ use crate::admission::Permit;
 use crate::key::{EntryId, StateKey};
 use crate::leases::{LeaseToken, LeasedBlock, ReservedShare};
 use crate::residents::{CopyId, Dram, EntryRef, Ssd};
+use crate::resilience::gate::Class;
 use crate::segment_log::Placement;
 use crate::slab::Slot;
 use crate::time::Moment;
@@ -87,6 +89,8 @@ pub(super) struct Fill {
     pub stage: FillStage,
     /// What it is for.
     pub purpose: FillPurpose,
+    /// Demand, or what was begun ahead and nobody has come to wait for: so whoever brings it knows it.
+    pub class: Class,
     /// Acquires that wait.
     pub waiters: Vec<Waiter>,
     /// Grants that wait.
@@ -312,17 +316,17 @@ impl Shard {
     ) -> Result<CopyId, NoSlot> {
         let bytes = self.residents.entry(id).bytes;
         let slot = self.allocate(bytes, eviction)?;
-        Ok(self.fill_from_ssd(id, placement, purpose, slot, 0))
+        Ok(self.fill_from_ssd(id, placement, purpose, slot, Class::Demand))
     }
 
-    /// Queues the read of a block into its slot; `mark` says where in the queue.
+    /// Queues the read of a block into its slot.
     pub(super) fn fill_from_ssd(
         &mut self,
         id: EntryId,
         placement: Placement,
         purpose: FillPurpose,
         slot: Slot,
-        mark: u64,
+        class: Class,
     ) -> CopyId {
         let copy = self.residents.insert_copy(slot, Some(id));
         self.slot_owners.insert(slot.id, copy);
@@ -338,9 +342,10 @@ impl Shard {
         log.begin_read(&placement);
         let entry = self.residents.reference(id);
         let (waiters, pins) = (Vec::new(), Vec::new());
+        let mark = if class == Class::Background { AHEAD } else { 0 };
         let stage = FillStage::Queued(self.queue_read(copy, mark));
         let (placement, place) = (Some(placement), Place::Ssd);
-        self.fills.insert(copy, Fill { entry, placement, place, stage, purpose, waiters, pins });
+        self.fills.insert(copy, Fill { entry, placement, place, stage, purpose, class, waiters, pins });
         copy
     }
 

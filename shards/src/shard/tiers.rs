@@ -474,6 +474,8 @@ impl Shard {
                 (_, Dram::Filling(copy)) => {
                     let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
                     fill.purpose = FillPurpose::Reinsert;
+                    // Room in the log waits for it, and saves for that.
+                    self.hurry(copy);
                 }
                 (_, Dram::Absent | Dram::Resident { .. }) => self.drop_from_log(id),
             }

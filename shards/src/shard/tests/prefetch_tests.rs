@@ -4,6 +4,7 @@ use orbitkv_wire::engine::answers::{BlockOutcome, EvictOutcome, Place, PrefetchO
 use orbitkv_wire::identity::Medium;
 
 use super::super::command::Media;
+use super::super::recover::FillPurpose;
 use super::super::{Command, FetchEffect, FetchOrder, OrderKind, Outcome};
 use super::rig::{BOTH, DRAM, Fault, KIB, Rig, SSD, digest, holder, settings};
 use crate::leases::ConnectionId;
@@ -293,6 +294,80 @@ fn demand_takes_the_slots_of_what_is_fetched_ahead() {
     }
     assert_eq!(rig.counters().prefetch_yielded, 2);
     assert_eq!((rig.reserve(1, 34, BYTES).outcome, rig.reserve(1, 35, BYTES).outcome), (0, 0));
+}
+
+#[test]
+fn who_joins_a_fetch_that_was_given_up_a_moment_ago_makes_it_demand() {
+    let mut rig = rig_with_peers();
+    rig.evict(0, BOTH);
+    rig.prefetch(1, &[7, 8], LATE);
+    answer_seeks(&mut rig, Some(BYTES));
+    let ahead = [order(&mut rig), order(&mut rig)];
+    // More than there is room for: the wishes end.
+    (20..36).for_each(|number| _ = rig.reserve(1, number, BYTES));
+    assert_eq!(rig.counters().prefetch_yielded, 2);
+    let tag = rig.submit_acquire(holder(1, 1, 2), &[7]);
+    let effects: Vec<FetchEffect> = std::iter::from_fn(|| rig.shard.poll_fetch()).collect();
+    assert!(effects.contains(&FetchEffect::Promote(ahead[0].copy)), "{effects:?}");
+    assert!(rig.shard.is_wanted(ahead[0].copy) && !rig.shard.is_wanted(ahead[1].copy));
+    // Once is enough.
+    rig.submit_acquire(holder(2, 1, 2), &[7]);
+    assert_eq!(rig.shard.poll_fetch(), None);
+    arrive(&mut rig, &ahead[0], 7);
+    rig.collect();
+    let (blocks, done) = rig.blocks(tag);
+    assert!(done && rig.holds(blocks[0].offset, BYTES, 7));
+}
+
+/// Lets the device write all that is to be written. What it reads stays under way.
+fn write_all(rig: &mut Rig) {
+    loop {
+        while rig.start_table() {
+            rig.complete_table(0, true);
+        }
+        rig.start_all();
+        let write = rig.flights.iter().position(|flight| flight.order.kind == OrderKind::Write);
+        let Some(write) = write else { return };
+        rig.complete(write, Fault::None);
+    }
+}
+
+#[test]
+fn what_the_log_wants_to_keep_of_a_segment_waits_for_no_acquire() {
+    let mut rig = rig(&[1, 2]);
+    rig.prefetch(1, &[1], LATE);
+    let other = rig.submit_acquire(holder(1, 1, 1), &[2]);
+    assert!(rig.start_one() && !rig.start_one(), "what is announced waits for the Acquire");
+    // Saves fill the log until it gives up the segment of both.
+    let is_given_up = |rig: &Rig| rig.shard.fills.values().all(|fill| fill.purpose == FillPurpose::Reinsert);
+    let mut numbers = 10..=255;
+    while !is_given_up(&rig) {
+        rig.save(numbers.next().expect("the log is smaller"), BYTES);
+        write_all(&mut rig);
+    }
+    assert_eq!(rig.shard.fills.len(), 2);
+    let reads = |rig: &Rig| {
+        let of_one = rig.flights.iter().filter(|flight| {
+            let order = &flight.order;
+            order.kind == OrderKind::Read && rig.file_holds(order.file_offset, BYTES, 1)
+        });
+        of_one.count()
+    };
+    assert_eq!(reads(&rig), 1, "nothing is free in the log before it is read");
+    // Its time passes, and what it waited for comes.
+    rig.now = LATE;
+    rig.shard.on_time(LATE);
+    rig.complete(0, Fault::None);
+    assert!(rig.blocks(other).1);
+    let tag = rig.submit_acquire(holder(2, 1, 1), &[1]);
+    rig.start_all();
+    assert_eq!(reads(&rig), 1, "one read for both");
+    write_all(&mut rig);
+    while !rig.flights.is_empty() {
+        rig.complete(0, Fault::None);
+    }
+    let (blocks, done) = rig.blocks(tag);
+    assert!(done && rig.holds(blocks[0].offset, BYTES, 1));
 }
 
 #[test]
