@@ -262,8 +262,7 @@ impl Shard {
     /// Whether anybody waits for a fetch, or wants it ahead: one that was given up may be wanted again.
     #[must_use]
     pub fn is_wanted(&self, copy: CopyId) -> bool {
-        let waits = |fill: &Fill| !fill.waiters.is_empty() || !fill.pins.is_empty();
-        self.fills.get(&copy).is_some_and(waits) || self.prefetches.has(copy)
+        self.fills.get(&copy).is_some_and(|fill| !fill.waiters.is_empty()) || self.prefetches.has(copy)
     }
 
     /// The fetch that is all there is of an entry.
@@ -289,7 +288,7 @@ impl Shard {
         self.end_if_bare(id);
         // The end of a wish gives up what was fetched for it alone.
         let was_ahead = self.end_wish_of(copy, WishEnd::Met);
-        if !was_ahead && self.fills[&copy].pins.is_empty() {
+        if !was_ahead {
             self.cancel_fetch(copy);
         }
         waiters

@@ -2,7 +2,7 @@
 //!
 //! A residence in DRAM is pinned where it lies. One on SSD is read into a slot of its own that nothing shows,
 //! because a peer's read is no reason to keep a block here; if the same bytes are in DRAM, or on their way
-//! there, those are taken. Nothing is lent before its checksum is known: most copies have theirs from their
+//! there from SSD, those are taken. Nothing is lent before its checksum is known: most copies have theirs from their
 //! write-back, and the others get it computed once, by the driver, in steps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -334,17 +334,18 @@ impl Shard {
         let (copy, state) = match entry.dram {
             Dram::Resident { copy, .. } if checksum.is_some() => (copy, PinState::Decided),
             Dram::Resident { copy, .. } => (copy, PinState::Summing(self.sum(id, copy, pin))),
-            Dram::Filling(copy) => {
+            Dram::Filling(copy) if self.fills[&copy].placement.is_some() => {
                 self.hurry(copy);
                 let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
                 fill.pins.push(pin);
                 (copy, PinState::Reading)
             }
-            Dram::Absent if !self.admits_reads() => {
+            // What a peer sends is not waited for: that peer may wait for this residence.
+            Dram::Absent | Dram::Filling(_) if !self.admits_reads() => {
                 self.count_barred();
                 return GrantOutcome::DeviceRests(self.device_rest());
             }
-            Dram::Absent => match self.stage(id, eviction) {
+            Dram::Absent | Dram::Filling(_) => match self.stage(id, eviction) {
                 Some(copy) => {
                     self.pins.stages.get_mut(&copy).expect("just staged").pins.push(pin);
                     (copy, PinState::Reading)
@@ -379,7 +380,7 @@ impl Shard {
         sum
     }
 
-    /// The stage of a block that is on SSD alone, begun now if nobody reads it yet.
+    /// The stage of a block that is on SSD, and in DRAM not yet, begun now if nobody reads it yet.
     fn stage(&mut self, id: EntryId, eviction: &mut Eviction) -> Option<CopyId> {
         let entry = self.residents.entry(id);
         let (placement, _) = entry.ssd.residence().expect("it has a residence, and none in DRAM");

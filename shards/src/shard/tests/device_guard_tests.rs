@@ -369,6 +369,30 @@ fn what_the_log_wants_again_may_be_lost_by_the_read_that_opens_it() {
 }
 
 #[test]
+fn what_is_fetched_from_a_peer_is_lent_to_none() {
+    // Both would wait for each other, were the other one left alone, too.
+    let mut rig = left_alone(true);
+    let tag = acquire(&mut rig, 1, &[0]);
+    let order = fetched(&mut rig, Some(BLOCK)).expect("a fetch");
+    assert_eq!(grant(&mut rig, 0), GrantOutcome::DeviceRests(PAUSE));
+    // The device may be asked again: it is read there, beside the fetch.
+    pass(&mut rig, PAUSE);
+    let GrantOutcome::Pinned { pin, .. } = grant(&mut rig, 0) else { panic!("the probe") };
+    probe(&mut rig, OrderKind::Read);
+    rig.complete(0, Fault::None);
+    assert!(matches!(rig.shard.poll_pin(), Some(PinEvent::Ready { .. })));
+    rig.shard.unpin_grant(pin);
+    assert_eq!(phase(&rig), Phase::Closed);
+    let GrantOutcome::Pinned { pin, .. } = grant(&mut rig, 0) else { panic!("it is staged") };
+    rig.settle();
+    assert!(matches!(rig.shard.poll_pin(), Some(PinEvent::Ready { .. })));
+    rig.shard.unpin_grant(pin);
+    rig.shard.on_fetch_failed(order.copy, BlockOutcome::Missing);
+    assert_eq!(outcomes(&mut rig, tag), [BlockOutcome::Missing as u8]);
+    assert_eq!((rig.place(0), rig.shard.figures().allocated_bytes), (Place::Ssd, 0));
+}
+
+#[test]
 fn without_a_share_nothing_is_ever_left_alone() {
     let mut rig = Rig::new(ShardSettings {
         device_guard: DeviceGuardSettings { failed_percent: 0, ..guarded().device_guard },
