@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::inventory::SourceStream;
-use orbitkv_wire::payload::{Answer, FailureCause, FromSource, Kind, OperationId, Refusal, Transport};
+use orbitkv_wire::payload::{
+    Answer, FailureCause, FromSource, Kind, OperationId, Refusal, StopCause, Transport,
+};
 
 use super::Fetcher;
 use super::effect::{ConnectionId, FetcherEffect, StreamEnd, Violation};
 use super::guard::Fate;
 use super::operation::{Ending, Stage};
-use super::order::{Route, Setback};
+use super::order::{Candidate, Route, Setback};
 use crate::planner::TrialOutcome;
+use crate::residents::CopyId;
 use crate::time::Moment;
 
 impl Fetcher {
@@ -138,15 +141,30 @@ impl Fetcher {
 
     /// The next route; the busy one is the last, if there is time for it.
     fn on_busy(&mut self, number: u64, index: usize, not_before: Moment) {
-        let Some(copy) = self.detach(number, index) else { return };
-        self.report_trial(copy, TrialOutcome::Busy);
-        let fetch = self.fetches.get_mut(&copy).expect("a part is of a fetch");
-        let candidate = fetch.current.expect("what was asked was a route");
-        fetch.fail(Setback::Busy);
+        let Some((copy, candidate)) = self.turn_away(number, index) else { return };
+        let fetch = self.fetches.get_mut(&copy).expect("just turned away");
         if not_before < fetch.deadline {
             fetch.routes.push_back(Route { candidate, not_before });
         }
         self.unplace(copy);
+    }
+
+    /// A source gave a part less time than its fetch has: that asks there again, as often as anybody may.
+    fn ask_again(&mut self, number: u64, index: usize) {
+        let Some((copy, candidate)) = self.turn_away(number, index) else { return };
+        let fetch = self.fetches.get_mut(&copy).expect("just turned away");
+        fetch.routes.push_front(Route { candidate, not_before: Moment(0) });
+        self.unplace(copy);
+    }
+
+    /// Takes a part from its fetch because its source had no time for it.
+    fn turn_away(&mut self, number: u64, index: usize) -> Option<(CopyId, Candidate)> {
+        let copy = self.detach(number, index)?;
+        self.report_trial(copy, TrialOutcome::Busy);
+        let fetch = self.fetches.get_mut(&copy).expect("a part is of a fetch");
+        let candidate = fetch.current.expect("what was asked was a route");
+        fetch.fail(Setback::Busy);
+        Some((copy, candidate))
     }
 
     fn on_refused(&mut self, number: u64, refusal: Refusal, now: Moment) -> Result<(), Violation> {
@@ -247,13 +265,24 @@ impl Fetcher {
         if self.comes_over(number, Transport::Shm) {
             return self.on_telling_over(number, end);
         }
+        self.on_broken_off(number, end, 0..self.operations[&number].parts.len());
+        self.finish(number, Ending::Forget);
+    }
+
+    /// A stream has ended before these parts had come. That its source's time for them is over is no failure of it.
+    fn on_broken_off(&mut self, number: u64, end: StreamEnd, parts: impl IntoIterator<Item = usize>) {
         match end {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        self.judge(number, Fate::Broken);
-        self.fail_parts(number, Setback::Lost);
-        self.finish(number, Ending::Forget);
+        let is_time_over = end == StreamEnd::Reset { code: StopCause::Deadline as u64 };
+        self.judge(number, if is_time_over { Fate::Ours } else { Fate::Broken });
+        for index in parts {
+            match is_time_over {
+                true => self.ask_again(number, index),
+                false => self.fail_part(number, index, Setback::Lost),
+            }
+        }
     }
 
     /// Over shared memory the stream carries what is told and not the bytes: what has been told is read on.
@@ -265,15 +294,8 @@ impl Fetcher {
         if untold.is_empty() {
             return;
         }
-        match end {
-            StreamEnd::Finished => self.figures.cut_short += 1,
-            StreamEnd::Reset { .. } => self.figures.reset += 1,
-        }
-        self.judge(number, Fate::Broken);
-        for index in untold {
-            self.close_part(number, index);
-            self.fail_part(number, index, Setback::Lost);
-        }
+        untold.iter().for_each(|&index| self.close_part(number, index));
+        self.on_broken_off(number, end, untold);
         self.settle(number);
     }
 }

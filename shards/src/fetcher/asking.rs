@@ -12,7 +12,7 @@ use super::effect::FetcherEffect;
 use super::lines::{Line, LineId, Reach};
 use super::operation::{Operation, Part, Stage};
 use super::order::{Place, Turn};
-use super::{Fetcher, FetcherSettings, Timer};
+use super::{FETCH_TIME_MAX, Fetcher, FetcherSettings, Timer};
 use crate::resilience::gate::Class;
 use crate::time::Moment;
 
@@ -199,7 +199,10 @@ impl Fetcher {
         self.operations_made += 1;
         let number = self.operations_made;
         let mut parts = Vec::with_capacity(batch.len());
-        let mut deadline = now;
+        let class = first.0.0;
+        // A source serves first who has least time: what nobody waits for names as much as anybody, and ends here in
+        // its own.
+        let mut deadline = if class == Class::Background { now + FETCH_TIME_MAX } else { now };
         for (index, (turn, wanted)) in batch.iter().enumerate() {
             let fetch = self.fetches.get_mut(&turn.2).expect("a queued fetch");
             deadline = deadline.max(fetch.deadline);
@@ -224,7 +227,6 @@ impl Fetcher {
         if let Some(pacer) = self.pacer.as_mut().filter(|_| transport == Transport::Quic) {
             pacer.take(bytes, now);
         }
-        let class = first.0.0;
         if class == Class::Background {
             self.background_bytes += bytes;
             self.figures.background_bytes_peak =
@@ -257,7 +259,9 @@ impl Fetcher {
             stall_due,
         };
         self.operations.insert(number, operation);
-        let deadline_ms = (deadline - now).as_millis().clamp(1, u128::from(DEADLINE_MS_MAX)) as u32;
+        // Rounded up: it ends here before its source says that it has.
+        let deadline_ms = (deadline - now).as_nanos().div_ceil(1_000_000);
+        let deadline_ms = deadline_ms.clamp(1, u128::from(DEADLINE_MS_MAX)) as u32;
         let authorize = Authorize {
             binding,
             operation: self.operation_id(number),

@@ -63,7 +63,7 @@ pub use figures::FetcherFigures;
 pub use guard::{BreakerStanding, EXTRA_BURST, GuardSettings};
 pub use modes::SourceStanding;
 pub use order::{CANDIDATES_MAX, Candidate, Order};
-pub use settings::FetcherSettings;
+pub use settings::{FETCH_TIME_MAX, FetcherSettings};
 
 /// What is due at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,6 +7,9 @@ use crate::flow::pacing::Rate;
 use crate::resilience::retry::CALLS;
 use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 
+/// Longest that a block is brought: what takes longer than any grant is given up.
+pub const FETCH_TIME_MAX: Duration = Duration::from_millis(GRANT_MS_MAX as u64);
+
 /// Bounds of the room, for one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetcherSettings {

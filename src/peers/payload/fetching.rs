@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::quic::{self, DialRefusal, ReadError, ReadState, StreamId};
-use orbitkv_shards::fetcher::{ConnectionId, Fetcher, FetcherEffect, StreamEnd, Violation};
+use orbitkv_shards::fetcher::{ConnectionId, FETCH_TIME_MAX, Fetcher, FetcherEffect, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
 use orbitkv_shards::resilience::breaker::Change;
@@ -23,9 +23,6 @@ use super::super::close_code;
 use super::planning::Tried;
 use super::sharing::Reading;
 use super::{Asked, Heard, Link, Payload, PendingDial, Surroundings, WaitingDial, dial};
-
-/// A fetch that takes longer than any grant is given up; the engine's own deadline may be shorter.
-pub(super) const FETCH_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a dial waits for room in the endpoint.
 const DIAL_WAIT: Duration = Duration::from_millis(500);

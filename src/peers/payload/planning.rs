@@ -1,7 +1,7 @@
 //! What the planner is told and what is made of its plans: the blocks that begin to be fetched in one turn are one
 //! batch, and whoever is to be asked first goes before the others.
 
-use orbitkv_shards::fetcher::{Candidate, Order};
+use orbitkv_shards::fetcher::{Candidate, FETCH_TIME_MAX, Order};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
 use orbitkv_shards::planner::{Choice, Load, Preference, Route, Told, Trial, TrialOutcome, Want};
@@ -11,7 +11,6 @@ use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::KeyHash;
 use orbitkv_wire::inventory::SourceStream;
 
-use super::fetching::FETCH_TIME_MAX;
 use super::{Payload, Surroundings};
 
 /// A try as the fetcher tells it.

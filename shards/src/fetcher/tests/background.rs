@@ -1,12 +1,18 @@
 //! What nobody waits for: behind all that somebody does, within its share, one operation a source, and on one route.
 
+use std::time::Duration;
+
 use orbitkv_wire::engine::answers::BlockOutcome;
-use orbitkv_wire::payload::Answer;
+use orbitkv_wire::identity::Medium;
+use orbitkv_wire::payload::{Answer, StopCause};
 
 use super::rig::*;
 use crate::fetcher::*;
 use crate::residents::CopyId;
 use crate::resilience::gate::Class;
+
+/// A source stops what it was granted no longer.
+const TIME_OVER: StreamEnd = StreamEnd::Reset { code: StopCause::Deadline as u64 };
 
 fn ahead(copy: u32) -> Order {
     Order { class: Class::Background, ..order(copy, u64::from(BYTES)) }
@@ -116,4 +122,72 @@ fn it_has_one_route_and_its_time() {
     begin(&mut rig, [1], "a");
     rig.step();
     assert_eq!(rig.outcome(), Err(BlockOutcome::Busy));
+}
+
+#[test]
+fn it_names_no_less_time_than_what_somebody_waits_for_and_ends_in_its_own() {
+    let mut rig = rig(8);
+    rig.begin_within(ahead(1), &[at("a")], 100);
+    rig.begin_within(order(2, u64::from(BYTES)), &[at("a")], 10_000);
+    rig.now = rig.now + Duration::from_micros(400);
+    rig.connect();
+    let asked: Vec<_> = (rig.operations("a").into_iter())
+        .map(|number| (rig.blocks(number), rig.asked[&number].authorize.deadline_ms))
+        .collect();
+    // No source ends it before we do.
+    assert_eq!(asked, [(vec![2], 10_000), (vec![1], 10_000)]);
+    rig.pass(100);
+    assert_eq!(rig.ended, [(CopyId(1), Err(BlockOutcome::DeadlineExceeded))]);
+}
+
+#[test]
+fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_again() {
+    for is_shared in [false, true] {
+        let begun = || {
+            let mut rig = rig(8);
+            rig.begin_within(order(100, u64::from(BYTES)), &[at("a")], 300);
+            rig.connect();
+            rig.grant_all(rig.operation("a"));
+            rig.serve(rig.operation("a"), 0);
+            rig.ended.clear();
+            rig.share("a", is_shared);
+            rig.begin_within(ahead(1), &[at("a")], 300);
+            rig.step();
+            let number = rig.operation("a");
+            rig.grant_all(number);
+            (rig, number)
+        };
+        let (mut rig, number) = begun();
+        rig.pass(299);
+        rig.stream_over(number, TIME_OVER);
+        rig.step();
+        assert_eq!((rig.room.figures().calls_failed, rig.outcome()), (0, Err(BlockOutcome::Busy)));
+
+        let (mut rig, number) = begun();
+        rig.pass(250);
+        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5));
+        rig.step();
+        rig.pass(50);
+        rig.stream_over(number, TIME_OVER);
+        let again = rig.operation("a");
+        assert_eq!((again == number, rig.blocks(again)), (false, vec![1]));
+        rig.grant_all(again);
+        match is_shared {
+            true => {
+                rig.tell(again, 0);
+                rig.arrive(again, 0, 4711);
+            }
+            false => rig.serve(again, 0),
+        }
+        assert_eq!((rig.room.figures().calls_failed, rig.outcome()), (0, Ok(Medium::Dram)));
+
+        // One that always says so is asked as often as anybody.
+        let (mut rig, _) = begun();
+        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5));
+        for _ in 0..FetcherSettings::default().routes_max {
+            assert!(rig.ended.is_empty());
+            rig.stream_over(rig.operation("a"), TIME_OVER);
+        }
+        assert_eq!((rig.room.figures().extra_asks, rig.outcome()), (0, Err(BlockOutcome::Busy)));
+    }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{BlockHash, GroupId, Incarnation, Medium, NamespaceDigest, Sequence};
 use orbitkv_wire::inventory::SourceStream;
-use orbitkv_wire::payload::{Answer, Authorize, FailureCause, FromSource, OperationId, Refusal, Transport};
+use orbitkv_wire::payload::{
+    Answer, Authorize, FailureCause, FromSource, OperationId, Refusal, StopCause, Transport,
+};
 
 use super::rig::{ORIGIN, local, member, node};
 use super::streams::*;
@@ -450,7 +452,11 @@ impl World {
 
     fn end_stream(&mut self, number: u64) {
         let stream = self.streams.remove(&number).unwrap();
-        let end = if self.dice.one_in(2) { StreamEnd::Finished } else { StreamEnd::Reset { code: 2 } };
+        let end = match self.dice.roll(4) {
+            0 => StreamEnd::Reset { code: StopCause::Deadline as u64 },
+            1 => StreamEnd::Reset { code: StopCause::Fenced as u64 },
+            _ => StreamEnd::Finished,
+        };
         let operation = OperationId { origin: ORIGIN, number };
         // What was over before is so now without another effect.
         let is_over = stream.is_over;
