@@ -8,7 +8,7 @@
 //!
 //! A source whose breaker is open is no route: the next candidate is, or the fetch fails at once. Nothing waits for
 //! it, and nothing is learned of what it has, so a miss that comes of it is told as one and never as an absence. When
-//! its pause is over one fetch is the probe, alone in its operation.
+//! its pause is over one fetch that somebody waits for is the probe, alone in its operation.
 //!
 //! State is of a source's life: a later one begins without.
 
@@ -25,6 +25,7 @@ use crate::residents::CopyId;
 use crate::resilience::breaker::{
     self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket, WINDOW_CALLS_MAX,
 };
+use crate::resilience::gate::Class;
 use crate::resilience::retry::{BUDGET_WINDOW, EveryWindow};
 use crate::resilience::signature::Ending;
 use crate::time::Moment;
@@ -158,9 +159,13 @@ impl Guard {
         Guard { settings, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
-    /// Whether a fetch may be routed to a source.
-    pub fn admits(&self, source: &SourceStream, now: Moment) -> bool {
-        self.breakers.get(source).is_none_or(|breaker| !breaker.is_open(now))
+    /// Whether a fetch of this class may be routed to a source. What nobody waits for is no probe: it would wait behind
+    /// all that somebody does, which is turned away meanwhile.
+    pub fn admits(&self, source: &SourceStream, class: Class, now: Moment) -> bool {
+        self.breakers.get(source).is_none_or(|breaker| match class {
+            Class::Background => breaker.phase(now) == Phase::Closed,
+            Class::Release | Class::Demand => !breaker.is_open(now),
+        })
     }
 
     /// A fetch is routed to a source that admits it; what it carries there.

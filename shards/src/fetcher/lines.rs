@@ -134,7 +134,12 @@ impl Fetcher {
         let line = self.lines.get_mut(&id).expect("a queue has its line");
         assert!(line.queue.remove(&turn), "a fetch that is queued is in its queue");
         line.queued_bytes -= bytes;
-        self.end_probe(turn.2, |probe| Fate::GivenUp { quiet_since: probe.since });
+        // Otherwise it was we who had no room to ask, or to dial.
+        let is_dialed = matches!(line.reach, Reach::Dialing(_));
+        self.end_probe(turn.2, |probe| match is_dialed {
+            true => Fate::GivenUp { quiet_since: probe.since },
+            false => Fate::Ours,
+        });
     }
 
     /// Dials who waits for it, as far as dials may be pending.

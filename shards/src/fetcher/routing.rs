@@ -9,6 +9,7 @@ use super::order::{Attempt, Place, Route};
 use super::{Fetcher, Timer};
 use crate::planner::Load;
 use crate::residents::CopyId;
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 impl Fetcher {
@@ -30,7 +31,7 @@ impl Fetcher {
     /// What a source has to do for this core already.
     #[must_use]
     pub fn load(&self, source: &SourceStream, now: Moment) -> Load {
-        let is_left_alone = !self.guard.admits(source, now);
+        let is_left_alone = !self.guard.admits(source, Class::Demand, now);
         let line = self.by_source.get(source).map(|id| &self.lines[id]);
         Load {
             ahead_bytes: line.map_or(0, Line::ahead_bytes),
@@ -49,9 +50,10 @@ impl Fetcher {
     fn route(&mut self, copy: CopyId, now: Moment) {
         let mut fetch = self.fetches.remove(&copy).expect("a fetch that looks for a route");
         fetch.routes.retain(|route| self.is_usable(&route.candidate.source));
-        let may_try = self.admits() && fetch.tried < self.routes_max(fetch.order.class);
+        let class = fetch.order.class;
+        let may_try = self.admits() && fetch.tried < self.routes_max(class);
         let rests = |route: &Route| self.rests_until(route, now);
-        let is_asked = |route: &Route| self.guard.admits(&route.candidate.source, now);
+        let is_asked = |route: &Route| self.guard.admits(&route.candidate.source, class, now);
         let next = (fetch.routes.iter().position(|route| is_asked(route) && rests(route).is_none()))
             .filter(|_| may_try);
         let asked = fetch.routes.iter().filter(|route| is_asked(route));

@@ -10,6 +10,7 @@ use orbitkv_wire::payload::{Answer, Attempt, Refusal};
 use super::rig::*;
 use crate::fetcher::*;
 use crate::resilience::breaker::{Change, Phase};
+use crate::resilience::gate::Class;
 use crate::time::Moment;
 
 const RESET: StreamEnd = StreamEnd::Reset { code: 1 };
@@ -292,6 +293,53 @@ fn a_probe_that_is_not_made_is_the_next_ones() {
     rig.begin(14, &[at("a")]);
     rig.connect();
     assert_eq!(rig.blocks(rig.operation("a")), [14]);
+}
+
+#[test]
+fn what_nobody_waits_for_is_no_probe() {
+    let mut rig = Rig::with(guarded(3, 1_000));
+    left_alone(&mut rig, 0..3);
+    rig.pass(1_000);
+    let ahead = |copy| Order { class: Class::Background, ..order(copy, u64::from(BYTES)) };
+    rig.begin_within(ahead(10), &[at("a")], 60_000);
+    rig.begin_within(ahead(11), &[at("a"), at("b")], 60_000);
+    rig.connect();
+    assert_eq!(ended(&mut rig), [(10, Err(BlockOutcome::Missing))]);
+    assert_eq!((rig.operations("a").len(), rig.blocks(rig.operation("b"))), (0, vec![11]));
+    rig.begin(12, &[at("a")]);
+    rig.step();
+    assert_eq!(rig.blocks(rig.operation("a")), [12]);
+    rig.begin_within(ahead(13), &[at("a")], 60_000);
+    rig.step();
+    assert_eq!(ended(&mut rig), [(13, Err(BlockOutcome::Missing))]);
+    rig.grant_all(rig.operation("a"));
+    rig.serve(rig.operation("a"), 0);
+    rig.step();
+    rig.begin_within(ahead(14), &[at("a")], 60_000);
+    rig.step();
+    assert_eq!(rig.blocks(rig.operation("a")), [14], "once it is asked as before");
+}
+
+#[test]
+fn a_probe_that_waits_for_our_own_window_blames_nobody() {
+    let stall_wait = Duration::from_secs(1);
+    let bounds = FetcherSettings { bytes_max: 100, source_bytes_max: 100, stall_wait, ..guarded(3, 1_000) };
+    let mut rig = Rig::with(bounds);
+    left_alone(&mut rig, 0..3);
+    rig.pass(1_000);
+    rig.begin(10, &[at("b")]);
+    rig.connect();
+    rig.begin(11, &[at("a")]);
+    rig.step();
+    assert_eq!((rig.operations("a").len(), rig.operations("b").len()), (0, 1), "there is room for one");
+    rig.pass(200);
+    rig.cancel(11);
+    assert_eq!(standing(&rig, "a"), Some((Phase::HalfOpen, 1)));
+    rig.grant_all(rig.operation("b"));
+    rig.serve(rig.operation("b"), 0);
+    rig.begin(12, &[at("a")]);
+    rig.step();
+    assert_eq!(rig.blocks(rig.operation("a")), [12], "the next one is the probe");
 }
 
 #[test]
