@@ -38,6 +38,10 @@ pub const EXTRA_BURST: u32 = 64;
 /// asked had less time than the budget.
 pub(super) const PATIENCE_PART: u32 = 10;
 
+/// The same once it has answered: what it sends may wait there for others. Half of the usual budget is twice the age at
+/// which a stream goes before the others.
+const SENDING_PATIENCE_PART: u32 = 2;
+
 /// When sources are left alone, and how much is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardSettings {
@@ -110,7 +114,11 @@ pub(super) enum Fate {
     /// Nothing came for the budget of a call, or nobody answered a dial.
     Silent,
     /// Whoever wanted it wants it no more, and nothing that was read has come of it since then.
-    GivenUp { quiet_since: Moment },
+    GivenUp {
+        quiet_since: Moment,
+        /// Whether its source has taken it in.
+        has_answered: bool,
+    },
     /// It ended for reasons of ours.
     Ours,
 }
@@ -304,9 +312,13 @@ impl Fetcher {
 
     /// Judges the calls that have ended. What waits at a source that is left alone from now on goes on elsewhere.
     pub(super) fn settle_calls(&mut self, now: Moment) {
-        let (heard, patience) = (self.heard, self.settings.stall_wait / PATIENCE_PART);
+        let (heard, budget) = (self.heard, self.settings.stall_wait);
+        let is_patient = |quiet_since: Moment, has_answered: bool| {
+            let part = if has_answered { SENDING_PATIENCE_PART } else { PATIENCE_PART };
+            heard.since(quiet_since) >= budget / part
+        };
         for (source, Call { ticket, asked }, fate) in std::mem::take(&mut self.guard.fates) {
-            let ending = fate.ending(|quiet_since| heard.since(quiet_since) >= patience);
+            let ending = fate.ending(is_patient);
             let outcome = ending.map(|ending| match ending {
                 Ending::Answer { .. } => Outcome::Success,
                 Ending::Error | Ending::Timeout => Outcome::Failure,

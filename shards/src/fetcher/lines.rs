@@ -137,7 +137,7 @@ impl Fetcher {
         // Otherwise it was we who had no room to ask, or to dial.
         let is_dialed = matches!(line.reach, Reach::Dialing(_));
         self.end_probe(turn.2, |probe| match is_dialed {
-            true => Fate::GivenUp { quiet_since: probe.since },
+            true => Fate::GivenUp { quiet_since: probe.since, has_answered: false },
             false => Fate::Ours,
         });
     }

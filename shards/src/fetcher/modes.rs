@@ -46,12 +46,14 @@ impl Modes {
 
 impl Fate {
     /// How a call ended for who looks back on it; none if it says nothing of its source.
-    pub(super) fn ending(self, is_patient: impl Fn(Moment) -> bool) -> Option<Ending> {
+    pub(super) fn ending(self, is_patient: impl Fn(Moment, bool) -> bool) -> Option<Ending> {
         match self {
             Fate::Answered { is_fresh } => Some(Ending::Answer { fresh: is_fresh }),
             Fate::Broken => Some(Ending::Error),
             Fate::Silent => Some(Ending::Timeout),
-            Fate::GivenUp { quiet_since } => is_patient(quiet_since).then_some(Ending::Timeout),
+            Fate::GivenUp { quiet_since, has_answered } => {
+                is_patient(quiet_since, has_answered).then_some(Ending::Timeout)
+            }
             Fate::Ours => None,
         }
     }

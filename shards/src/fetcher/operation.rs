@@ -211,7 +211,8 @@ impl Fetcher {
     /// Ends an operation of which nothing is due, or nothing is wanted.
     pub(super) fn settle(&mut self, number: u64) {
         let operation = &self.operations[&number];
-        let given_up = Fate::GivenUp { quiet_since: operation.progressed };
+        let (quiet_since, has_answered) = (operation.progressed, operation.is_answered);
+        let given_up = Fate::GivenUp { quiet_since, has_answered };
         let answered = Fate::Answered { is_fresh: 2 * operation.gone <= operation.parts.len() };
         let (ending, fate) = match operation {
             operation if operation.open == 0 && operation.is_granted => (Ending::Release, answered),

@@ -343,6 +343,25 @@ fn a_probe_that_waits_for_our_own_window_blames_nobody() {
 }
 
 #[test]
+fn a_source_that_has_answered_may_pause_for_half_of_the_budget() {
+    let with = |is_granted: bool, silent_ms: u64| {
+        let mut rig = Rig::with(FetcherSettings { stall_wait: Duration::from_secs(1), ..Default::default() });
+        for copy in 0..20 {
+            rig.begin(copy, &[at("a")]);
+            rig.connect();
+            if is_granted {
+                rig.grant_all(rig.operation("a"));
+            }
+            rig.pass(silent_ms);
+            rig.cancel(copy);
+        }
+        standing(&rig, "a").map_or(0, |(_, opens)| opens)
+    };
+    assert_eq!([with(true, 200), with(true, 499), with(true, 500)], [0, 0, 1]);
+    assert_eq!([with(false, 99), with(false, 200)], [0, 1]);
+}
+
+#[test]
 fn another_life_begins_without_the_failures_of_the_last() {
     let mut rig = Rig::with(guarded(3, 60_000));
     left_alone(&mut rig, 0..3);
