@@ -12,7 +12,7 @@ use orbitkv_wire::payload::{
 use super::Fetcher;
 use super::effect::{ConnectionId, FetcherEffect, StreamEnd, Violation};
 use super::guard::Fate;
-use super::operation::{Ending, Stage};
+use super::operation::{Ending, Stage, Talk};
 use super::order::{Candidate, Route, Setback};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
@@ -68,13 +68,13 @@ impl Fetcher {
     ) -> Result<(), Violation> {
         let operation = self.operations.get_mut(&number).expect("just found");
         let (asked, answered) = (operation.parts.len(), answers.len());
-        if operation.is_answered {
+        if operation.talk == Talk::Answered {
             return Err(Violation::Unexpected(Kind::Answers));
         }
         if asked != answered {
             return Err(Violation::AnswerCount { asked, answered });
         }
-        operation.is_answered = true;
+        operation.talk = Talk::Answered;
         // The source counts from when it took the request, which was not before we wrote it.
         operation.readable_until = operation.asked + Duration::from_millis(u64::from(grant_ms));
         self.lines.get_mut(&operation.line).expect("an operation has its line").failures = 0;
@@ -170,7 +170,7 @@ impl Fetcher {
     fn on_refused(&mut self, number: u64, refusal: Refusal, now: Moment) -> Result<(), Violation> {
         let operation = &self.operations[&number];
         let source = self.lines[&operation.line].source;
-        if operation.is_answered {
+        if operation.talk == Talk::Answered {
             return Err(Violation::Unexpected(Kind::Refused));
         }
         if matches!(refusal, Refusal::StaleEpoch { incarnation, .. } if incarnation == source.incarnation) {

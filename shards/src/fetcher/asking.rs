@@ -10,7 +10,7 @@ use orbitkv_wire::payload::{Attempt, Authorize, Binding, ExactResidence, Transpo
 use super::background::is_background;
 use super::effect::FetcherEffect;
 use super::lines::{Line, LineId, Reach};
-use super::operation::{Operation, Part, Stage};
+use super::operation::{Operation, Part, Stage, Talk};
 use super::order::{Place, Turn};
 use super::{FETCH_TIME_MAX, Fetcher, FetcherSettings, Timer};
 use crate::resilience::gate::Class;
@@ -240,7 +240,6 @@ impl Fetcher {
         let stall_due = now + self.settings.stall_wait;
         self.timers.insert((stall_due, Timer::Stall(number)));
         let (wanted, open) = (parts.len(), parts.len());
-        let (is_answered, is_granted) = (false, false);
         let operation = Operation {
             line: id,
             connection,
@@ -251,8 +250,8 @@ impl Fetcher {
             readable_until: now,
             parts,
             gone: 0,
-            is_answered,
-            is_granted,
+            talk: Talk::Asked,
+            is_granted: false,
             wanted,
             open,
             progressed: now,

@@ -18,7 +18,7 @@ use std::time::Duration;
 use orbitkv_wire::inventory::SourceStream;
 
 use super::effect::FetcherEffect;
-use super::operation::Operation;
+use super::operation::{Operation, Talk};
 use super::order::{Fetch, Place};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
@@ -283,8 +283,9 @@ impl Fetcher {
 
     /// Notes what a call came to; only the first word about it counts.
     pub(super) fn judge(&mut self, number: u64, fate: Fate) {
-        let Some(Operation { line, call, .. }) = self.operations.get_mut(&number) else { return };
+        let Some(Operation { line, call, talk, .. }) = self.operations.get_mut(&number) else { return };
         let Some(call) = call.take() else { return };
+        let fate = if *talk == Talk::HeldBack { Fate::Ours } else { fate };
         let source = self.lines[line].source;
         self.guard.note(source, call, fate);
         self.is_due = true;

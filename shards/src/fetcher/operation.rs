@@ -39,6 +39,17 @@ pub(super) struct Part {
     pub stage: Stage,
 }
 
+/// How far the talk with a source about an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Talk {
+    /// Whoever carries the request keeps it back.
+    HeldBack,
+    /// It is asked for.
+    Asked,
+    /// Its Answers came.
+    Answered,
+}
+
 /// An operation that has not ended.
 #[derive(Debug)]
 pub(super) struct Operation {
@@ -58,8 +69,7 @@ pub(super) struct Operation {
     pub parts: Vec<Part>,
     /// Residences that had ended when they were asked for.
     pub gone: usize,
-    /// Whether its Answers came.
-    pub is_answered: bool,
+    pub talk: Talk,
     /// Whether anything was granted.
     pub is_granted: bool,
     /// Parts that are somebody's.
@@ -106,6 +116,22 @@ impl Fetcher {
         let OperationId { origin, number } = operation;
         let known = self.operations.get(&number).filter(|_| origin == self.origin)?;
         (known.connection == connection).then_some(number)
+    }
+
+    /// The request of an operation is kept back: until it goes out nothing is held against its source.
+    pub fn on_held_back(&mut self, connection: ConnectionId, operation: OperationId) {
+        if let Some(number) = self.number_of(connection, operation) {
+            self.operations.get_mut(&number).expect("just found").talk = Talk::HeldBack;
+        }
+    }
+
+    /// The request of an operation goes out; of interest if it was kept back.
+    pub fn on_sent(&mut self, connection: ConnectionId, operation: OperationId, now: Moment) {
+        let Some(number) = self.number_of(connection, operation) else { return };
+        let operation = self.operations.get_mut(&number).expect("just found");
+        if operation.talk == Talk::HeldBack {
+            (operation.talk, operation.progressed) = (Talk::Asked, now);
+        }
     }
 
     /// Takes a part from its fetch, which is nowhere until the caller has placed or ended it.
@@ -211,7 +237,7 @@ impl Fetcher {
     /// Ends an operation of which nothing is due, or nothing is wanted.
     pub(super) fn settle(&mut self, number: u64) {
         let operation = &self.operations[&number];
-        let (quiet_since, has_answered) = (operation.progressed, operation.is_answered);
+        let (quiet_since, has_answered) = (operation.progressed, operation.talk == Talk::Answered);
         let given_up = Fate::GivenUp { quiet_since, has_answered };
         let answered = Fate::Answered { is_fresh: 2 * operation.gone <= operation.parts.len() };
         let (ending, fate) = match operation {

@@ -104,7 +104,10 @@ impl Payload {
                     append_authorize(&mut frame, &authorize);
                     let asked = Asked { operation: authorize.operation, tag: authorize.binding.tag() };
                     match &mut self.looks {
-                        Some(looks) => looks.park(authorize.binding.source.node, (connection, asked, frame)),
+                        Some(looks) => {
+                            self.fetcher.on_held_back(connection, asked.operation);
+                            looks.park(authorize.binding.source.node, (connection, asked, frame));
+                        }
                         None => self.ask(connection, asked, frame, around),
                     }
                 }
@@ -207,6 +210,7 @@ impl Payload {
             Ok(stream) => {
                 // A fresh stream takes a frame; one of a connection that is lost ends with it.
                 let _ = around.endpoint.write(connection, stream, frame);
+                self.fetcher.on_sent(id, asked.operation, around.now);
                 streams.insert(stream, FetchStream::new(asked));
             }
             Err(quic::OpenRefusal::NoneLeft) => self.unasked.push_back((id, asked, frame)),
@@ -225,6 +229,9 @@ impl Payload {
     /// Says that nothing of an operation is wanted. Its stream is read on until its source has heard of it.
     fn cancel(&mut self, id: ConnectionId, operation: OperationId, around: &mut Surroundings<'_>) {
         self.unasked.retain(|(_, asked, _)| asked.operation != operation);
+        if let Some(looks) = &mut self.looks {
+            looks.retain(|(_, asked, _)| asked.operation != operation);
+        }
         match self.stream_of(id, operation) {
             Some((_, fetch)) => {
                 fetch.is_cancelled = true;

@@ -362,6 +362,39 @@ fn a_source_that_has_answered_may_pause_for_half_of_the_budget() {
 }
 
 #[test]
+fn nothing_is_held_against_a_source_before_its_request_goes_out() {
+    let mut rig = Rig::with(guarded(2, 1_000));
+    let held_back = |rig: &mut Rig, copy| {
+        rig.begin(copy, &[at("a")]);
+        rig.connect();
+        let (number, connection) = (rig.operation("a"), rig.connection("a"));
+        rig.room.on_held_back(connection, Rig::id(number));
+        (number, connection)
+    };
+    for copy in 0..3 {
+        held_back(&mut rig, copy);
+        rig.pass(50);
+        rig.cancel(copy);
+    }
+    // Nor when it is given up here for good.
+    held_back(&mut rig, 10);
+    rig.pass(100);
+    assert_eq!(rig.room.figures().stalled, 1);
+    ended(&mut rig);
+    assert_eq!((standing(&rig, "a"), rig.room.figures().calls_failed), (None, 0));
+    for copy in 20..22 {
+        let (number, connection) = held_back(&mut rig, copy);
+        rig.pass(50);
+        rig.room.on_sent(connection, Rig::id(number), rig.now);
+        rig.pass(9);
+        assert_eq!(rig.room.figures().calls_failed, u64::from(copy) - 20);
+        rig.pass(1);
+        rig.cancel(copy);
+    }
+    assert_eq!(standing(&rig, "a"), Some((Phase::Open, 1)), "then it counts");
+}
+
+#[test]
 fn another_life_begins_without_the_failures_of_the_last() {
     let mut rig = Rig::with(guarded(3, 60_000));
     left_alone(&mut rig, 0..3);
