@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{fail, say};
-use crate::client::{Client, ClientSettings, DrainAnswer};
+use crate::client::{Client, ClientError, ClientSettings, DrainAnswer};
 use crate::exit::Exit;
 use crate::quantity::Span;
 use crate::settings::Machine;
@@ -46,7 +46,11 @@ pub fn run(args: &DrainArgs) -> ExitCode {
             say("drained: the node ends now");
             Exit::Done.into()
         }
-        Err(error) => fail(Exit::Unreachable, &format!("{error}; the node goes on draining")),
+        Err(ClientError::DeadlineExceeded { .. }) if shown.is_some() => {
+            let text = format!("not drained within {}: the node goes on draining", args.timeout);
+            fail(Exit::Unreachable, &format!("{text}; `orbitkv drain` watches it again"))
+        }
+        Err(error) => fail(Exit::Unreachable, &error.to_string()),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use orbitkv_wire::bounds::DEADLINE_MS_MAX;
 use orbitkv_wire::engine::answers::{
     BlockOutcome, CommitOutcome, DrainAnswer, EvictOutcome, PrefetchOutcome,
 };
@@ -238,16 +239,17 @@ impl Client {
         only!(self.wait_for(ticket, wait)?, Outcome::Synced(synced) => synced)
     }
 
-    /// Stops the node once everything outstanding has ended; `progress` is told what remains.
+    /// Stops the node once everything outstanding has ended; `progress` is told what remains. A node drains without
+    /// an end of its own, so `wait` may be longer than a frame's deadline.
     ///
     /// # Errors
-    /// See above.
+    /// See above; after [`ClientError::DeadlineExceeded`] a node that has told what remains goes on draining.
     pub fn drain(
         &mut self,
         wait: Duration,
         mut progress: impl FnMut(DrainAnswer),
     ) -> Result<(), ClientError> {
-        let ticket = self.submit_drain(wait)?;
+        let ticket = self.submit_drain(wait.min(Duration::from_millis(DEADLINE_MS_MAX.into())))?;
         self.wait_each(ticket, wait, |outcome| {
             if let Outcome::Draining(left) = outcome {
                 progress(left);

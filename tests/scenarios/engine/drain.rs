@@ -8,7 +8,9 @@ use orbitkv::client::SaveKey;
 use orbitkv::control::metadata::Phase;
 use orbitkv_wire::engine::answers::Answer;
 use orbitkv_wire::engine::{Operation, Status};
+use rustix::process::Signal;
 
+use crate::faults::{Said, orbitkv};
 use crate::harness::raw::{Frame, bare_request, prefix_request};
 use crate::harness::saver::{BLOCK_BYTES, GROUP, block, registration};
 use crate::harness::{Node, Raw, Saver, WAIT, eventually};
@@ -31,6 +33,48 @@ fn hold(raw: &mut Raw, id: u64, key: u64) -> [u8; 16] {
     let Answer::Query(answer, _) = frame.answer() else { panic!("{frame:?}") };
     assert_eq!(answer.boundary_blocks, 1);
     answer.lease
+}
+
+/// `orbitkv drain` of a node, watched for so long.
+fn drain(node: &Node, timeout: &str) -> Said {
+    let socket = node.socket();
+    let socket = socket.to_str().expect("text");
+    orbitkv(&["drain", "--engine-socket", socket, "--timeout", timeout])
+}
+
+#[test]
+fn a_drain_is_watched_for_longer_than_any_request_may_take() {
+    let mut node = Node::start();
+    let said = drain(&node, "11m");
+    assert_eq!(said.code, Some(0), "{said:#?}");
+    assert!(said.stdout.contains("drained: the node ends now"), "{said:#?}");
+    assert!(node.await_end().success(), "{}", node.stderr());
+}
+
+#[test]
+fn only_a_node_that_drains_is_said_to_go_on_draining() {
+    let mut node = Node::start();
+    let mut saver = Saver::connect(&node.socket(), "a");
+    saver.save(&[1]);
+    let _lease = saver.acquire_checked(&[1]);
+    drain(&node, "100ms").refused(5, &["not drained within 100ms: the node goes on draining"]);
+    assert_eq!(node.metadata().phase, Phase::Draining);
+    // Watched again, it is cut short.
+    let said = std::thread::scope(|scope| {
+        let watched = scope.spawn(|| drain(&node, "11m"));
+        std::thread::sleep(Duration::from_millis(500));
+        node.signal(Signal::TERM);
+        watched.join().expect("no panics")
+    });
+    said.refused(5, &["ended before the answer to Drain came"]);
+    assert!(said.stdout.contains("1 leases of engines") && !said.stderr.contains("goes on"), "{said:#?}");
+    assert!(node.await_end().success(), "{}", node.stderr());
+    // One that does not answer has not said that it drains.
+    let mut node = Node::start();
+    node.freeze();
+    let said = drain(&node, "100ms");
+    assert!(said.code == Some(5) && !said.stderr.contains("goes on"), "{said:#?}");
+    node.kill();
 }
 
 #[test]
