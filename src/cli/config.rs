@@ -63,6 +63,10 @@ struct Writing {
     /// Write only if the record still has this number; 0 if there shall be none
     #[arg(long, value_name = "NUMBER")]
     if_record: Option<u64>,
+    /// Number the record above this one, also if it says the same: etcd was restored from an old copy or has lost the
+    /// record, and nodes have a newer one
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..CONFIG_NUMBER_MAX))]
+    above: u64,
     /// Show the record that would be written and for which nodes, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -79,9 +83,6 @@ struct SetArgs {
     /// Percentage of the nodes that have it first, chosen by their names
     #[arg(long, value_name = "PERCENT", default_value_t = PLACES, value_parser = clap::value_parser!(u32).range(1..=i64::from(PLACES)))]
     stage: u32,
-    /// Number the record above this one: etcd was restored from an old copy, and nodes have newer records
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..CONFIG_NUMBER_MAX))]
-    above: u64,
     #[command(flatten)]
     writing: Writing,
 }
@@ -108,9 +109,9 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         Action::Show(args) => (args.json, show(args)),
         Action::Set(args) => (args.writing.json, set(args)),
         Action::Promote(args) => {
-            (args.writing.json, args.writing.write(&Change::Promote { share: args.stage }, 0))
+            (args.writing.json, args.writing.write(&Change::Promote { share: args.stage }))
         }
-        Action::Revert(args) => (args.writing.json, args.writing.write(&Change::Revert, 0)),
+        Action::Revert(args) => (args.writing.json, args.writing.write(&Change::Revert)),
     };
     match done {
         Ok(()) => Exit::Done.into(),
@@ -127,8 +128,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
 fn record_of(snapshot: &Snapshot) -> Result<Option<ConfigRecord>, Refusal> {
     let Some(entry) = snapshot.get(Key::Config) else { return Ok(None) };
     let wrong = |why: String| {
-        let remedy =
-            "nodes go on with what they have; remove it (`etcdctl del`) and set anew what shall hold";
+        let remedy = "nodes go on with what they have; remove it (`etcdctl del`) and set anew what shall hold, `--above` the number \
+             of the record that they have";
         Refusal(Exit::Unmet, format!("what stands under config/node is not taken: {why}; {remedy}"))
     };
     let record = ConfigRecord::decode(&entry.value).map_err(|error| wrong(error.to_string()))?;
@@ -158,12 +159,12 @@ fn set(args: &SetArgs) -> Result<(), Refusal> {
         Ok((name.to_owned(), (value != "default").then(|| value.to_owned())))
     };
     let settings = args.settings.iter().map(pair).collect::<Result<_, Refusal>>()?;
-    args.writing.write(&Change::Set { settings, share: args.stage }, args.above)
+    args.writing.write(&Change::Set { settings, share: args.stage })
 }
 
 impl Writing {
     /// Makes a change of what stands there, by compare-and-swap.
-    fn write(&self, change: &Change, above: u64) -> Result<(), Refusal> {
+    fn write(&self, change: &Change) -> Result<(), Refusal> {
         let (mut keys, snapshot) = self.keys.open()?;
         let before = record_of(&snapshot)?;
         let number = before.as_ref().map_or(0, |before| before.number);
@@ -174,8 +175,8 @@ impl Writing {
             let exit = if unchanged.is_usage() { Exit::Usage } else { Exit::Unmet };
             Refusal(exit, unchanged.to_string())
         };
-        let next = next_number(before.as_ref(), snapshot.revision, above).map_err(refusal)?;
-        let record = apply(before.as_ref(), next, change).map_err(refusal)?;
+        let next = next_number(before.as_ref(), snapshot.revision, self.above).map_err(refusal)?;
+        let record = apply(before.as_ref(), next, self.above, change).map_err(refusal)?;
         let text = record.encode();
         if !self.dry_run {
             let written = keys.transact(Transaction {

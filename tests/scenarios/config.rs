@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv_shards::resilience::configuration::Rollout;
-use orbitkv_wire::config::place_hash;
+use orbitkv_wire::config::{ConfigRecord, Staged, Version, place_hash};
 use serde_json::Value;
 
 use crate::faults::{Said, doctor, orbitkv};
@@ -174,6 +174,48 @@ fn a_record_that_is_none_is_refused_by_name_and_what_held_goes_on() {
     assert!(after > number);
     let page = holds(&node, after);
     assert_eq!((page.config.refused.as_str(), value(&page, "coalesce").as_str()), ("", "3ms"));
+    assert_eq!(doctor(&node).1, Vec::<String>::new());
+}
+
+#[test]
+fn an_etcd_that_was_restored_is_brought_above_the_record_that_nodes_have() {
+    let etcd = Etcd::start();
+    let node = order("a", free_port(), &etcd).argument("--coalesce").argument("4ms").start();
+    knows_all(&node, 1);
+    assert_eq!(change(&etcd, &["set", "coalesce=3ms", "--above", "49"]), 50);
+    holds(&node, 50);
+    let version = |number, value: &str| {
+        let settings = [("coalesce".to_owned(), value.to_owned())].into();
+        Version { number, settings }
+    };
+    let restore = |staged| {
+        let record = ConfigRecord { number: 40, stable: version(39, "1ms"), staged, former: None };
+        etcd.ctl(&["put", KEY, &record.encode()]);
+        node.await_metadata("it is older", |page| page.config.refused.contains("record 40 is older"));
+    };
+    let taken = |number| {
+        let page = node.await_metadata("it is taken", |page| page.config.record == number);
+        assert_eq!(page.config.refused, "");
+        (page.config.version, value(&page, "coalesce"))
+    };
+    restore(None);
+    config(&etcd, &["set", "coalesce=1ms"]).refused(4, &["version 39 says all of that already"]);
+    assert_eq!(change(&etcd, &["set", "coalesce=1ms", "--above", "50"]), 51);
+    assert_eq!(taken(51), (51, "1ms".to_owned()));
+    // What was staged then is given up, or goes to all.
+    for (action, number, expected) in [("revert", 61, (39, "1ms")), ("promote", 71, (40, "2ms"))] {
+        restore(Some(Staged { version: version(40, "2ms"), share: 10 }));
+        let above = (number - 1).to_string();
+        config(&etcd, &["set", "coalesce=1ms", "--above", &above]).refused(4, &["version 40 is staged"]);
+        assert_eq!(change(&etcd, &[action, "--above", &above]), number);
+        assert_eq!(taken(number), (expected.0, expected.1.to_owned()));
+    }
+    // The record is lost, and nothing was set in it but what the flags say.
+    etcd.ctl(&["del", KEY]);
+    node.await_metadata("it is missed", |page| page.config.refused.contains("there is none any more"));
+    config(&etcd, &["set", "coalesce=default"]).refused(4, &["says all of that already"]);
+    assert_eq!(change(&etcd, &["set", "coalesce=default", "--above", "71"]), 72);
+    assert_eq!(taken(72), (72, "4ms".to_owned()));
     assert_eq!(doctor(&node).1, Vec::<String>::new());
 }
 

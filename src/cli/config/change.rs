@@ -83,8 +83,8 @@ impl Unchanged {
     }
 }
 
-/// The number of the next record: above that of the last, or where there is none above everything that etcd has ever
-/// held, which a removed record was below; and above `above`.
+/// The number of the next record: above that of the last, or where there is none above etcd's revision, which every
+/// number before was at most unless one was made above something larger; and above `above`.
 ///
 /// # Errors
 /// [`Unchanged::NoNumber`].
@@ -93,11 +93,18 @@ pub fn next_number(before: Option<&ConfigRecord>, revision: u64, above: u64) -> 
     if last < CONFIG_NUMBER_MAX { Ok(last + 1) } else { Err(Unchanged::NoNumber(last)) }
 }
 
-/// The record that follows, under this number.
+/// The record that follows, under this number. One that is numbered above something may say the same again: nodes that
+/// refuse the record as older take it under its new number.
 ///
 /// # Errors
 /// [`Unchanged`].
-pub fn apply(before: Option<&ConfigRecord>, number: u64, change: &Change) -> Result<ConfigRecord, Unchanged> {
+pub fn apply(
+    before: Option<&ConfigRecord>,
+    number: u64,
+    above: u64,
+    change: &Change,
+) -> Result<ConfigRecord, Unchanged> {
+    let is_renumbered = above > 0 && before.is_none_or(|before| above >= before.number);
     let stable = before.map(|before| before.stable.clone()).unwrap_or_default();
     let staged = before.and_then(|before| before.staged.clone());
     let former = before.and_then(|before| before.former.clone());
@@ -107,7 +114,8 @@ pub fn apply(before: Option<&ConfigRecord>, number: u64, change: &Change) -> Res
             if let Some(Staged { version, share }) = staged {
                 return Err(Unchanged::Busy { version: version.number, share });
             }
-            if wanted == stable.settings {
+            let is_same = wanted == stable.settings;
+            if is_same && !is_renumbered {
                 return Err(Unchanged::Same(stable.number));
             }
             let version = Version { number, settings: wanted };
@@ -115,7 +123,11 @@ pub fn apply(before: Option<&ConfigRecord>, number: u64, change: &Change) -> Res
                 share if share < PLACES => {
                     ConfigRecord { number, stable, staged: Some(Staged { version, share }), former }
                 }
-                _ => ConfigRecord { number, stable: version, staged: None, former: Some(stable) },
+                // What was before the same is still what was before.
+                _ => {
+                    let former = if is_same { former } else { Some(stable) };
+                    ConfigRecord { number, stable: version, staged: None, former }
+                }
             })
         }
         Change::Promote { share } => {
@@ -190,7 +202,7 @@ mod tests {
     fn after(changes: &[Change]) -> ConfigRecord {
         let record = changes.iter().fold(None, |before: Option<ConfigRecord>, change| {
             let number = next_number(before.as_ref(), 0, 0).expect("few records");
-            Some(apply(before.as_ref(), number, change).expect("a change"))
+            Some(apply(before.as_ref(), number, 0, change).expect("a change"))
         });
         record.expect("at least one")
     }
@@ -213,12 +225,12 @@ mod tests {
         let all = Change::Promote { share: 100 };
         let settled = after(&[first.clone(), second.clone(), more, all]);
         assert_eq!(words(&settled), (4, s("2: breaker=70 coalesce=3ms"), None, Some(s("1: coalesce=1ms"))));
-        let taken_back = apply(Some(&settled), 5, &Change::Revert).expect("what was before is kept");
+        let taken_back = apply(Some(&settled), 5, 0, &Change::Revert).expect("what was before is kept");
         assert_eq!(words(&taken_back), (5, s("1: coalesce=1ms"), None, None));
-        assert_eq!(apply(Some(&taken_back), 6, &Change::Revert), Err(Unchanged::NothingBefore(1)));
-        let given_up = apply(Some(&staged), 3, &Change::Revert).expect("it is staged");
+        assert_eq!(apply(Some(&taken_back), 6, 0, &Change::Revert), Err(Unchanged::NothingBefore(1)));
+        let given_up = apply(Some(&staged), 3, 0, &Change::Revert).expect("it is staged");
         assert_eq!(words(&given_up), (3, s("1: coalesce=1ms"), None, Some(s("0: "))));
-        let to_flags = apply(Some(&settled), 5, &set(&[("breaker", "default")], 100)).expect("a change");
+        let to_flags = apply(Some(&settled), 5, 0, &set(&[("breaker", "default")], 100)).expect("a change");
         assert_eq!(words(&to_flags), (5, s("5: coalesce=3ms"), None, Some(s("2: breaker=70 coalesce=3ms"))));
     }
 
@@ -227,7 +239,7 @@ mod tests {
         let first = after(&[set(&[("coalesce", "1ms")], 100)]);
         let staged = after(&[set(&[("coalesce", "1ms")], 50)]);
         let refused = |before: &ConfigRecord, change: &Change| {
-            let refusal = apply(Some(before), before.number + 1, change).expect_err("refused");
+            let refusal = apply(Some(before), before.number + 1, 0, change).expect_err("refused");
             (refusal.is_usage(), refusal.to_string())
         };
         for (before, change, is_usage, part) in [
@@ -252,7 +264,39 @@ mod tests {
             let (usage, text) = refused(before, &change);
             assert!(usage == is_usage && text.contains(part), "{change:?}: {text}");
         }
-        assert_eq!(apply(None, 1, &Change::Revert), Err(Unchanged::NothingBefore(0)));
+        assert_eq!(apply(None, 1, 0, &Change::Revert), Err(Unchanged::NothingBefore(0)));
+    }
+
+    #[test]
+    fn a_record_of_an_etcd_that_was_restored_may_say_the_same_above_the_number_that_nodes_have() {
+        let s = str::to_owned;
+        let number =
+            |before: Option<&ConfigRecord>, above| next_number(before, 7, above).expect("few records");
+        let again = |before: Option<&ConfigRecord>, above, change: &Change| {
+            apply(before, number(before, above), above, change)
+        };
+        let same = set(&[("coalesce", "1ms")], 100);
+        let first = ConfigRecord { number: 40, ..after(std::slice::from_ref(&same)) };
+        assert_eq!(
+            words(&again(Some(&first), 50, &same).expect("it is numbered anew")),
+            (51, s("51: coalesce=1ms"), None, Some(s("0: ")))
+        );
+        assert_eq!(words(&again(Some(&first), 40, &same).expect("above its own")).0, 41);
+        // Below its number nothing is numbered anew.
+        for above in [0, 39] {
+            assert_eq!(again(Some(&first), above, &same), Err(Unchanged::Same(1)));
+        }
+        // The record is lost, and what nodes have was nothing but their flags.
+        let to_flags = set(&[("coalesce", "default")], 100);
+        assert_eq!(words(&again(None, 50, &to_flags).expect("a record")), (51, s("51: "), None, None));
+        assert_eq!(again(None, 0, &to_flags), Err(Unchanged::Same(0)));
+        // Something is staged in what was restored.
+        let staged = ConfigRecord { number: 40, ..after(&[same.clone(), set(&[("breaker", "70")], 25)]) };
+        assert!(matches!(again(Some(&staged), 50, &same), Err(Unchanged::Busy { .. })));
+        let reverted = again(Some(&staged), 50, &Change::Revert).expect("it is staged");
+        assert_eq!(words(&reverted), (51, s("1: coalesce=1ms"), None, Some(s("0: "))));
+        let promoted = again(Some(&staged), 50, &Change::Promote { share: 100 }).expect("it is staged");
+        assert_eq!(words(&promoted), (51, s("2: breaker=70 coalesce=1ms"), None, Some(s("1: coalesce=1ms"))));
     }
 
     #[test]
@@ -262,7 +306,7 @@ mod tests {
         assert_eq!(
             next_number(None, 900, 0),
             Ok(901),
-            "a removed record had a number of at most etcd's revision"
+            "a removed record that was not made above anything had at most etcd's revision"
         );
         assert_eq!(next_number(Some(&first), 900, 41), Ok(42));
         assert_eq!(next_number(None, 0, 0), Ok(1));
@@ -272,7 +316,8 @@ mod tests {
     fn numbers_end_with_a_refusal() {
         let last = next_number(None, 0, CONFIG_NUMBER_MAX - 1).expect("the largest there is");
         assert_eq!(last, CONFIG_NUMBER_MAX);
-        let record = apply(None, last, &set(&[("coalesce", "1ms")], 50)).expect("a change");
+        let record =
+            apply(None, last, CONFIG_NUMBER_MAX - 1, &set(&[("coalesce", "1ms")], 50)).expect("a change");
         assert_eq!(words(&record).0, last);
         assert_eq!(next_number(Some(&record), 900, 0), Err(Unchanged::NoNumber(last)));
         assert_eq!(next_number(None, 900, u64::MAX), Err(Unchanged::NoNumber(u64::MAX)));

@@ -24,7 +24,7 @@ pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
             format!("the record of settings in etcd is not taken: {}; {holds}", config.refused),
             "this node does not follow the operator's settings; nothing of such a record is used",
             "`orbitkv config set` makes records that are taken; remove one that was written by hand, and bring all nodes \
-             to one version; `--above` where etcd was restored from an old copy",
+             to one version; with `--above` where etcd was restored from an old copy or has lost the record",
         );
     }
     if config.unread_ms >= UNREAD_MS_LONG {
