@@ -58,8 +58,8 @@ pub(super) fn findings(page: &MetadataPage) -> Vec<Finding> {
             Severity::Notice,
             "config-copy",
             format!("the copy of the last good settings: {}", config.copy),
-            "a start while etcd is away begins with what the flags say",
-            "keep others out of --data-dir, and look at its file system; the next good record replaces the copy",
+            "a start while etcd is away begins with what the copy has, or with what the flags say if it cannot be used",
+            "keep others out of --data-dir, and look at its file system; the copy is written as soon as that can be",
         );
     }
     found

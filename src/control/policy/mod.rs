@@ -70,6 +70,8 @@ pub struct PolicyFollower {
     unread: String,
     unread_ms: u64,
     copy: String,
+    /// The record in use is not in the copy yet.
+    is_unkept: bool,
     sink: Box<dyn PolicySink>,
     sight: latest::Sender<ConfigView>,
 }
@@ -112,6 +114,7 @@ impl PolicyFollower {
             unread: String::new(),
             unread_ms: 0,
             copy,
+            is_unkept: false,
             sink,
             sight,
         };
@@ -160,7 +163,7 @@ impl PolicyFollower {
                 self.refused.clear();
                 self.source = Source::Etcd;
                 self.record = record;
-                self.keep();
+                self.is_unkept = true;
             }
             (Refresh::Unchanged, Ok(_)) => {
                 self.refused.clear();
@@ -171,6 +174,7 @@ impl PolicyFollower {
             (Refresh::NotDue, _) => return,
             (outcome, found) => unreachable!("{outcome:?} of {found:?}"),
         }
+        self.keep();
         (self.read, self.unread_ms) = (now, 0);
         self.unread.clear();
         self.tell();
@@ -204,14 +208,18 @@ impl PolicyFollower {
         self.refused = why;
     }
 
-    /// Keeps the record in use for a start without etcd.
+    /// Keeps the record in use for a start without etcd, unless it is kept already.
     fn keep(&mut self) {
-        let Some(record) = &self.record else { return };
-        self.copy.clear();
-        if let Err(error) = self.file.write(record) {
-            tracing::error!(%error, "the record of settings is not kept on disk");
-            self.copy = format!("{error}; without etcd the next start is with older settings");
+        let Some(record) = self.record.as_ref().filter(|_| self.is_unkept) else { return };
+        let written = self.file.write(record);
+        self.is_unkept = written.is_err();
+        let copy = written.err().map_or_else(String::new, |error| {
+            format!("{error}; it is tried again with each reading of etcd, and has what was kept before until then")
+        });
+        if self.is_unkept && copy != self.copy {
+            tracing::error!(copy, "the record of settings is not kept on disk");
         }
+        self.copy = copy;
     }
 
     /// Tells what holds, if that is something else than was told.

@@ -203,6 +203,25 @@ fn a_start_without_etcd_is_from_the_copy_and_a_damaged_copy_is_not_used() {
 }
 
 #[test]
+fn a_copy_that_could_not_be_written_is_written_once_that_can_be() {
+    let (directory, file) = file();
+    let mut rig = Rig::of("a", file.clone());
+    rig.reads(Ok(Some(&record(2, "2ms").encode())));
+    let in_the_way = directory.path().join("config.new");
+    std::fs::create_dir(&in_the_way).expect("ours");
+    for _ in 0..2 {
+        let view = rig.reads(Ok(Some(&record(3, "1ms").encode())));
+        assert!(view.version == 3 && view.copy.contains("/config.new failed"), "{view:?}");
+        assert_eq!(file.read().expect("whole").expect("kept").0, record(2, "2ms"));
+    }
+    std::fs::remove_dir(&in_the_way).expect("ours");
+    assert!(!rig.reads(Err(())).copy.is_empty(), "nothing was read");
+    let view = rig.reads(Ok(Some(&record(3, "1ms").encode())));
+    assert_eq!((view.version, view.copy.as_str()), (3, ""));
+    assert_eq!(file.read().expect("whole").expect("kept").0, record(3, "1ms"));
+}
+
+#[test]
 fn the_copy_of_another_cluster_is_not_used() {
     let (directory, file) = file();
     let mut rig = Rig::of("a", file);
