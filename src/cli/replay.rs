@@ -22,8 +22,8 @@ use crate::control::signals::StopSignals;
 use crate::exit::Exit;
 use crate::quantity::{ByteSize, GIB, MIB};
 use crate::replay::{
-    PAYLOAD_BYTES_MIN, ReplayError, ReplaySettings, Spread, TraceRequest, TraceShape, generate, read_trace,
-    replay,
+    PAYLOAD_BYTES_MIN, ReplayError, ReplaySettings, Spread, TraceRequest, TraceShape, generate,
+    intended_starts, read_trace, replay,
 };
 use crate::settings::Machine;
 
@@ -35,6 +35,8 @@ const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 const COMPLETE_WAIT: Duration = Duration::from_secs(60);
 /// Below this a started node cannot have several shards: it gets one.
 const ONE_SHARD_BYTES: u64 = GIB;
+/// Largest block that is replayed: larger than any engine's, and small enough that sums of many can be told.
+const BLOCK_BYTES_MAX: u64 = GIB;
 /// The least a started node gets, of DRAM and of SSD.
 const SHARE_BYTES_MIN: u64 = 64 * MIB;
 /// What a share of the SSD gets on top: the log keeps free and fills segments of up to 32 MiB.
@@ -69,7 +71,7 @@ pub struct ReplayArgs {
           value_parser = clap::value_parser!(u16).range(1..=i64::from(NODES_MAX)))]
     managers: u16,
 
-    /// Payload bytes of a block
+    /// Payload bytes of a block, at most 1gib
     #[arg(long, value_name = "SIZE", default_value = "64kib")]
     block_bytes: ByteSize,
 
@@ -148,7 +150,9 @@ impl Share {
         if part == 0 {
             return ByteSize(0);
         }
-        ByteSize((part + extra(part)).max(SHARE_BYTES_MIN).next_multiple_of(2 * MIB))
+        // What no machine has is refused by the node, by its name.
+        let bytes = part.saturating_add(extra(part)).max(SHARE_BYTES_MIN);
+        ByteSize(bytes.checked_next_multiple_of(2 * MIB).unwrap_or(u64::MAX / (2 * MIB) * (2 * MIB)))
     }
 }
 
@@ -172,10 +176,19 @@ fn prepare_and_replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
             args.block_bytes
         )));
     }
+    if args.block_bytes.0 > BLOCK_BYTES_MAX {
+        return Err(usage(format!(
+            "--block-bytes {}: a block has at most {}; give the size of an engine's blocks, like 64kib",
+            args.block_bytes,
+            ByteSize(BLOCK_BYTES_MAX)
+        )));
+    }
     if !(args.speed.is_finite() && args.speed >= 0.0) {
         return Err(usage(format!("--speed {}: give 0 or a positive factor", args.speed)));
     }
     let requests = trace(args)?;
+    // Before a node is started for it.
+    intended_starts(&requests, args.speed).map_err(|error| usage(error.to_string()))?;
     let shape = TraceShape::of(requests.iter());
     let mut started = match args.socket.is_empty() {
         true => Some(start(args, &shape)?),
@@ -203,6 +216,7 @@ fn prepare_and_replay(args: &ReplayArgs) -> Result<Exit, Refusal> {
     let report = report.map_err(|error| {
         let exit = match &error {
             ReplayError::Client(error) => exit_of(error),
+            ReplayError::Pace(_) => Exit::Usage,
             ReplayError::Stopped => Exit::Unmet,
         };
         // A node that has died explains what its engines saw.
@@ -317,6 +331,9 @@ mod tests {
         assert_eq!(bytes("0%"), 0);
         assert_eq!(bytes("0.1%"), SHARE_BYTES_MIN);
         assert_eq!(bytes("200%"), 13_107_200_000u64.next_multiple_of(2 * MIB));
+        let all = TraceShape { distinct_blocks: u64::MAX, ..shape };
+        let most = "10000%".parse::<Share>().unwrap().bytes(&all, BLOCK_BYTES_MAX, |bytes| bytes).0;
+        assert_eq!(most, u64::MAX - (2 * MIB - 1), "more than there is");
         assert_eq!(bytes("20"), 20, "a bare number is bytes, not a share");
         for bad in ["-1%", "x%", "nan%", "inf%", "10001%", "%", "20%%"] {
             let error = bad.parse::<Share>().expect_err(bad);

@@ -36,6 +36,9 @@ const IN_FLIGHT: u16 = 64;
 /// How long after its intended start an announced request may begin, or after its announcement if nothing is paced.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(1);
 
+/// Longest replay that is begun: a request due later is one of a trace or a pace that was not meant.
+const REPLAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// What to drive, and how.
 #[derive(Clone, Debug)]
 pub struct ReplaySettings {
@@ -62,9 +65,27 @@ pub enum ReplayError {
     /// protocol. What the other engines did is lost with it.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A request is due in the far future.
+    #[error(transparent)]
+    Pace(#[from] PaceError),
     /// It was asked to stop.
     #[error("stopped before the trace was through; nothing is reported of a part of it")]
     Stopped,
+}
+
+/// A request is due after more than a year.
+#[derive(Debug, Error, PartialEq)]
+#[error(
+    "--speed {speed:e}: request {request} of the trace, {after_s:.3} s after the first, would be due after more than a year; \
+     give a larger --speed, or 0 for as fast as possible"
+)]
+pub struct PaceError {
+    /// Times real time.
+    pub speed: f64,
+    /// Its number, from 1.
+    pub request: usize,
+    /// When it came, in seconds of the trace.
+    pub after_s: f64,
 }
 
 /// Drives the trace. `progress` is told how many requests are done, and says whether to go on.
@@ -76,6 +97,7 @@ pub fn replay(
     settings: &ReplaySettings,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Report, ReplayError> {
+    let starts = intended_starts(requests, settings.speed)?;
     let shape = TraceShape::of(requests.iter());
     let mut engines = Vec::new();
     for index in 0..settings.engines {
@@ -91,7 +113,6 @@ pub fn replay(
     let lanes = assign(requests, engines.len(), settings.spread);
     let nodes = settings.sockets.len();
     let hits_bound_alone = hits_bound_alone(requests, &lanes, nodes);
-    let starts = intended_starts(requests, settings.speed);
     let mut stopped = false;
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let began = Instant::now();
@@ -171,17 +192,22 @@ fn hits_bound_alone(requests: &[TraceRequest], lanes: &[Vec<usize>], nodes: usiz
 
 /// When each request is due, from the beginning of the run; empty if nothing is paced. Arrivals
 /// that run backwards are due with the latest before them.
-fn intended_starts(requests: &[TraceRequest], speed: f64) -> Vec<Duration> {
+///
+/// # Errors
+/// [`PaceError`] for the first that is due after more than a year.
+pub fn intended_starts(requests: &[TraceRequest], speed: f64) -> Result<Vec<Duration>, PaceError> {
     if speed == 0.0 {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let first = requests.first().map_or(0.0, |request| request.timestamp);
     let mut latest = 0.0f64;
-    let due = |request: &TraceRequest| {
+    let due = |(index, request): (usize, &TraceRequest)| {
         latest = latest.max(request.timestamp - first);
-        Duration::try_from_secs_f64(latest / 1e3 / speed).unwrap_or(Duration::MAX)
+        let after_s = latest / 1e3;
+        let due = Duration::try_from_secs_f64(after_s / speed).ok().filter(|due| *due <= REPLAY_MAX);
+        due.ok_or(PaceError { speed, request: index + 1, after_s })
     };
-    requests.iter().map(due).collect()
+    requests.iter().enumerate().map(due).collect()
 }
 
 /// Waits for a moment; by how much it was missed. Nothing if it is stopped before.

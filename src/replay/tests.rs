@@ -155,7 +155,7 @@ fn a_replay_that_is_stopped_reports_nothing() {
         engines: 1,
         block_bytes: BLOCK_BYTES,
         // Its last request is due in days.
-        speed: 1e-6,
+        speed: 1e-4,
         spread: Spread::Sticky,
         announced: 0,
         connect_wait: Duration::from_secs(5),
@@ -198,11 +198,19 @@ fn a_slot_smaller_than_its_block_stops_the_replay() {
 fn requests_are_due_when_the_trace_says_and_never_backwards() {
     let at = |timestamp| TraceRequest { timestamp, input_length: 0, output_length: 0, hash_ids: vec![] };
     let requests = [at(1000.0), at(1500.0), at(1200.0), at(3000.0)];
-    let milliseconds =
-        |speed| -> Vec<u128> { intended_starts(&requests, speed).iter().map(Duration::as_millis).collect() };
+    let milliseconds = |speed| -> Vec<u128> {
+        intended_starts(&requests, speed).expect("soon").iter().map(Duration::as_millis).collect()
+    };
     assert_eq!(milliseconds(1.0), [0, 500, 500, 2000]);
     assert_eq!(milliseconds(10.0), [0, 50, 50, 200]);
     assert!(milliseconds(0.0).is_empty());
+    // A pace, or a trace, that nobody has meant.
+    for (speed, request) in [(1e-300, 2), (f64::MIN_POSITIVE, 2), (5e-324, 2), (6e-8, 4)] {
+        let error = intended_starts(&requests, speed).expect_err("in the far future");
+        assert_eq!((error.speed, error.request), (speed, request));
+        assert!(error.to_string().contains(&format!("--speed {speed:e}: request {request} ")), "{error}");
+    }
+    assert_eq!(intended_starts(&[at(0.0), at(1e15)], 1.0).expect_err("late").request, 2);
 }
 
 #[test]

@@ -13,6 +13,9 @@ pub const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 const _: () = assert!(LINE_BYTES_MAX > QUERY_HASHES_MAX * 22 + 4096, "a full request fits a line");
 
+/// Latest arrival accepted, in milliseconds: above it the type does not tell two of them apart, and it is 285,000 years.
+const TIMESTAMP_MS_MAX: f64 = (1u64 << 53) as f64;
+
 /// One request of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TraceRequest {
@@ -101,8 +104,11 @@ fn parse(bytes: &[u8], line: usize) -> Result<TraceRequest, TraceError> {
     let malformed = |reason: String| TraceError::Malformed { line, reason };
     let request: TraceRequest =
         serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
-    if !(request.timestamp.is_finite() && request.timestamp >= 0.0) {
-        return Err(malformed(format!("timestamp {} is not a time", request.timestamp)));
+    if !(0.0..=TIMESTAMP_MS_MAX).contains(&request.timestamp) {
+        return Err(malformed(format!(
+            "timestamp {:e} is not a time: it has 0 to 2^53 milliseconds",
+            request.timestamp
+        )));
     }
     let count = request.hash_ids.len();
     if count > QUERY_HASHES_MAX {
@@ -172,7 +178,8 @@ mod tests {
         let good = "{\"timestamp\": 0, \"hash_ids\": [1]}\n";
         for (bad, part) in [
             ("{\"timestamp\": 0}", "hash_ids"),
-            ("{\"timestamp\": -1, \"hash_ids\": []}", "not a time"),
+            ("{\"timestamp\": -1, \"hash_ids\": []}", "timestamp -1e0 is not a time"),
+            ("{\"timestamp\": 1e300, \"hash_ids\": []}", "timestamp 1e300 is not a time"),
             ("{\"timestamp\": 0, \"hash_ids\": [-1]}", "-1"),
             ("[]", "line 3"),
             ("{\"timestamp\": 0, \"hash_ids\": [1]", "EOF"),

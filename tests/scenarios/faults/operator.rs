@@ -92,3 +92,26 @@ fn an_address_that_is_none_is_bad_usage() {
         orbitkv(&["status", "--http", address]).refused(2, &["--http", address]);
     }
 }
+
+#[test]
+fn a_replay_that_cannot_have_been_meant_is_bad_usage_before_anything_is_started() {
+    let generated = |arguments: &[&str]| {
+        let socket = ["replay", "--generate", "3", "--socket", "/nowhere/engine.sock"];
+        orbitkv(&[&socket[..], arguments].concat())
+    };
+    for speed in ["1e-300", "5e-324", "-1"] {
+        let flag = format!("--speed={speed}");
+        generated(&[&flag]).refused(2, &["--speed", speed]);
+    }
+    for bytes in ["7", "1025mib", "18446744073709551615"] {
+        generated(&["--block-bytes", bytes]).refused(2, &["--block-bytes", bytes]);
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("trace.jsonl");
+    let (first, late) =
+        ("{\"timestamp\": 0, \"hash_ids\": [1]}", "{\"timestamp\": 1e300, \"hash_ids\": [1]}");
+    std::fs::write(&file, format!("{first}\n{late}\n")).expect("room");
+    let trace = file.to_str().expect("text");
+    let said = orbitkv(&["replay", trace, "--speed", "1", "--socket", "/nowhere/engine.sock"]);
+    said.refused(2, &[trace, "line 2", "timestamp 1e300 is not a time"]);
+}
