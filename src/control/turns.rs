@@ -118,7 +118,7 @@ pub fn forgotten_between(after: u64, pages: &[TurnsPage]) -> u64 {
     let (mut through, mut missing) = (after, 0);
     for page in pages {
         if through > 0 {
-            missing += page.first.saturating_sub(through + 1);
+            missing += page.first.saturating_sub(through).saturating_sub(1);
         }
         through = page.through();
     }

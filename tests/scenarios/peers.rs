@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::faults::orbitkv;
 use crate::harness::etcd::free_port;
 use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key, payload};
-use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually, soak_or};
+use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually, http_text, soak_or};
 
 pub fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
     order_by(name, port, &etcd.urls().join(","))
@@ -108,6 +108,9 @@ fn what_one_saves_the_other_shows_and_what_nobody_has_is_absent() {
     assert_eq!(query(&mut other, &saved[..100]).boundary_blocks, 0);
     let said = orbitkv(&["owners", "--http", second.http()]);
     assert!(said.code == Some(0) && said.stdout.contains("live"), "{said:#?}");
+    // After the last one there can be nothing comes, and the node goes on.
+    let beyond = http_text(second.http(), &format!("/cache/metadata/owners?after=0.{}", u64::MAX));
+    assert_eq!(beyond, r#"{"next":null,"owners":[],"standalone":false}"#);
     let page = second.metadata();
     assert_eq!(page.index.rows, 200, "{page:#?}");
     // Nobody asked etcd for any of it.

@@ -26,6 +26,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::time::Duration;
 
 use orbitkv_wire::bounds;
@@ -410,8 +411,11 @@ impl Subscriber {
         count: usize,
         partition: &'a Partition,
     ) -> impl Iterator<Item = OwnerDetail> + 'a {
-        let from = after.map_or(StreamId(0), |StreamId(number)| StreamId(number + 1));
-        self.streams.range(from..).take(count).map(|(&id, stream)| stream.detail(id, partition))
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.streams
+            .range((from, Bound::Unbounded))
+            .take(count)
+            .map(|(&id, stream)| stream.detail(id, partition))
     }
 
     /// How long no page has come of the bootstrap that waits longest; none if no stream lacks its view.

@@ -46,6 +46,7 @@ fn owners_are_listed_page_by_page() {
         seen.extend(page.iter().map(|owner| owner.source.node));
     }
     assert_eq!(seen, members.iter().map(|member| member.node).collect::<Vec<_>>());
+    assert_eq!(rig.room.owners(Some(StreamId(u64::MAX)), 3, &rig.partition).count(), 0);
 }
 
 #[test]
