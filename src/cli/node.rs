@@ -17,7 +17,10 @@ use crate::settings::{HttpBind, NodeArgs, NodeSettings, Token};
 /// Runs the daemon until a signal or a drain ends it.
 #[must_use]
 pub fn run(args: NodeArgs) -> ExitCode {
-    let log = LogFilter::install();
+    let log = match LogFilter::install() {
+        Ok(log) => log,
+        Err(error) => return fail(Exit::Usage, &error.to_string()),
+    };
     let (settings, machine) = match NodeSettings::of(args) {
         Ok(resolved) => resolved,
         Err(error) => return fail(Exit::Usage, &error.to_string()),

@@ -31,6 +31,10 @@ impl Attempt {
 
     /// Tries to start a node; `{}` in an argument is this place.
     fn node(&self, arguments: &[&str]) -> Said {
+        run(&mut self.command(arguments))
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_orbitkv"));
         command.arg("node");
         let mut given = |name: &str, value: &Path| {
@@ -43,7 +47,7 @@ impl Attempt {
         given("--http", Path::new("127.0.0.1:0"));
         let place = self.directory.path().to_str().expect("text");
         command.args(arguments.iter().map(|argument| argument.replace("{}", place)));
-        run(&mut command)
+        command
     }
 
     #[track_caller]
@@ -55,6 +59,19 @@ impl Attempt {
         assert_eq!(before, after, "{arguments:?} made something");
         assert!(!said.stdout.contains("total"), "a refused setting has no bill: {said:#?}");
         assert!(!said.stderr.contains("panicked"), "{said:#?}");
+    }
+}
+
+#[test]
+fn a_level_of_the_log_that_is_none_is_refused() {
+    for (value, part) in [
+        ("debgu", "`debgu` is no level (off, error, warn, info, debug, trace)"),
+        ("info,peers", "`peers` is no level"),
+        ("info,orbitkv=debgu", "write it like ORBITKV_LOG=debug"),
+    ] {
+        let said = run(Attempt::new().command(&[]).env("ORBITKV_LOG", value));
+        said.refused(2, &[&format!("ORBITKV_LOG={value:?}: "), part]);
+        assert_eq!(said.stdout, "");
     }
 }
 
