@@ -13,6 +13,7 @@ use orbitkv_wire::membership::Key;
 use serde_json::json;
 
 use super::cluster_keys::{ClusterKeys, Refusal, same_format};
+use super::http_client::HttpClient;
 use super::{fail, say};
 use crate::exit::Exit;
 use crate::settings::rollouts;
@@ -114,7 +115,7 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         Action::Revert(args) => (args.writing.json, args.writing.write(&Change::Revert)),
     };
     match done {
-        Ok(()) => Exit::Done.into(),
+        Ok(exit) => exit,
         Err(Refusal(exit, text)) => {
             if json {
                 say(&json!({"done": false, "why": text}).to_string());
@@ -137,20 +138,28 @@ fn record_of(snapshot: &Snapshot) -> Result<Option<ConfigRecord>, Refusal> {
     Ok(Some(record))
 }
 
-fn show(args: &ShowArgs) -> Result<(), Refusal> {
+fn show(args: &ShowArgs) -> Result<ExitCode, Refusal> {
+    let clients = args.nodes.iter().map(|address| HttpClient::given_with("--nodes", address));
+    let clients = clients.collect::<Result<Vec<_>, _>>();
+    let clients = clients.map_err(|error| Refusal(error.exit(), error.to_string()))?;
     let (_, snapshot) = args.keys.open()?;
     let record = record_of(&snapshot)?;
-    let sights = args.nodes.iter().map(|address| rows::look(address)).collect::<Vec<_>>();
-    let nodes = rows::nodes(record.as_ref(), &rows::members(&snapshot), &sights);
-    match args.json {
-        true => say(&rows::document(record.as_ref(), &nodes).to_string()),
-        false => say(&rows::screen(record.as_ref(), &nodes)),
-    }
+    let sights = clients.iter().map(rows::look).collect::<Vec<_>>();
+    let nodes = rows::nodes(record.as_ref(), &snapshot, &sights);
+    // What is known of the others is shown, too.
     let silent = sights.iter().find_map(|sight| sight.as_ref().err());
-    silent.map_or(Ok(()), |why| Err(Refusal(Exit::Unreachable, why.clone())))
+    if args.json {
+        let mut document = rows::document(record.as_ref(), &nodes);
+        document["done"] = json!(silent.is_none());
+        document["why"] = json!(silent.map(|Refusal(_, why)| why));
+        say(&document.to_string());
+    } else {
+        say(&rows::screen(record.as_ref(), &nodes));
+    }
+    Ok(silent.map_or(Exit::Done.into(), |Refusal(exit, why)| fail(*exit, why)))
 }
 
-fn set(args: &SetArgs) -> Result<(), Refusal> {
+fn set(args: &SetArgs) -> Result<ExitCode, Refusal> {
     let usage = |text: String| Refusal(Exit::Usage, text);
     let pair = |text: &String| {
         let (name, value) = text.split_once('=').ok_or_else(|| {
@@ -164,7 +173,7 @@ fn set(args: &SetArgs) -> Result<(), Refusal> {
 
 impl Writing {
     /// Makes a change of what stands there, by compare-and-swap.
-    fn write(&self, change: &Change) -> Result<(), Refusal> {
+    fn write(&self, change: &Change) -> Result<ExitCode, Refusal> {
         let (mut keys, snapshot) = self.keys.open()?;
         let before = record_of(&snapshot)?;
         let number = before.as_ref().map_or(0, |before| before.number);
@@ -209,17 +218,17 @@ impl Writing {
                 Err(failure) => return Err(failure.into()),
             }
         }
-        let nodes = rows::nodes(Some(&record), &rows::members(&snapshot), &[]);
+        let nodes = rows::nodes(Some(&record), &snapshot, &[]);
         if self.json {
             let mut document = rows::document(Some(&record), &nodes);
             document["done"] = json!(!self.dry_run);
             document["text"] = json!(text);
             say(&document.to_string());
-            return Ok(());
+            return Ok(Exit::Done.into());
         }
         let title = if self.dry_run { "would be written" } else { "written" };
         say(&format!("{title}:\n{text}\n{}", rows::screen(Some(&record), &nodes)));
-        Ok(())
+        Ok(Exit::Done.into())
     }
 }
 

@@ -24,6 +24,8 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 /// Asks one node.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
+    /// What the address was given with.
+    option: &'static str,
     address: String,
     token: Option<Token>,
     patience: Duration,
@@ -33,16 +35,20 @@ pub struct HttpClient {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClientError {
     /// The address is none.
-    #[error("--http {address}: {why}; write it like 127.0.0.1:7070")]
+    #[error("{option} {address}: {why}; write it like 127.0.0.1:7070")]
     Address {
+        /// What it was given with.
+        option: &'static str,
         /// As given.
         address: String,
         /// What is wrong.
         why: &'static str,
     },
     /// No connection, or it broke.
-    #[error("no node answers at {address}: {why}; is it running, and is --http right?")]
+    #[error("no node answers at {address}: {why}; is it running, and is {option} right?")]
     Unreachable {
+        /// What the address was given with.
+        option: &'static str,
         /// Where it was asked.
         address: String,
         /// The system's words.
@@ -84,12 +90,20 @@ impl ClientError {
 }
 
 impl HttpClient {
-    /// A client of the node at `HOST:PORT`.
+    /// A client of the node at `HOST:PORT`, as given with `--http`.
     ///
     /// # Errors
     /// An address without a port, or one that is `off` or port 0.
     pub fn new(address: &str) -> Result<HttpClient, ClientError> {
-        let refuse = |why| Err(ClientError::Address { address: address.to_owned(), why });
+        HttpClient::given_with("--http", address)
+    }
+
+    /// As [`Self::new`], given with another option.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn given_with(option: &'static str, address: &str) -> Result<HttpClient, ClientError> {
+        let refuse = |why| Err(ClientError::Address { option, address: address.to_owned(), why });
         let port = match address.rsplit_once(':') {
             _ if address.eq_ignore_ascii_case("off") => return refuse("the node has no HTTP API then"),
             Some((host, port)) if !host.is_empty() => port.parse::<u16>().ok(),
@@ -99,10 +113,16 @@ impl HttpClient {
         match port {
             Some(0) => refuse("port 0 is only for a node that picks one"),
             Some(_) if clean => {
-                Ok(HttpClient { address: address.to_owned(), token: None, patience: ANSWER_WAIT_MAX })
+                Ok(HttpClient { option, address: address.to_owned(), token: None, patience: ANSWER_WAIT_MAX })
             }
             _ => refuse("it is not HOST:PORT"),
         }
+    }
+
+    /// Whom it asks.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// The same client, sending this token with each POST.
@@ -175,7 +195,7 @@ impl HttpClient {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "no answer in time".to_owned(),
                 _ => error.to_string(),
             };
-            ClientError::Unreachable { address: self.address.clone(), why }
+            ClientError::Unreachable { option: self.option, address: self.address.clone(), why }
         };
         let mut stream = connect(&self.address).map_err(unreachable)?;
         stream.set_read_timeout(Some(self.patience)).map_err(unreachable)?;
@@ -256,6 +276,8 @@ mod tests {
             assert_eq!(error.exit(), Exit::Usage);
             assert!(error.to_string().contains(&format!("--http {address}")), "{error}");
         }
+        let error = HttpClient::given_with("--nodes", "garbage").expect_err("no address").to_string();
+        assert_eq!(error, "--nodes garbage: it is not HOST:PORT; write it like 127.0.0.1:7070");
         assert!(HttpClient::new("[::1]:7070").is_ok() && HttpClient::new("host:7070").is_ok());
     }
 

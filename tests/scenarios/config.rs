@@ -320,6 +320,40 @@ fn a_stage_is_for_its_nodes_and_grows_until_all_have_it() {
 }
 
 #[test]
+fn nodes_that_do_not_answer_and_nodes_of_others_are_told_in_one_document() {
+    let etcd = Etcd::start();
+    let node = order("a", free_port(), &etcd).start();
+    knows_all(&node, 1);
+    let elsewhere = Etcd::start();
+    let stranger = order("x", free_port(), &elsewhere).start();
+    knows_all(&stranger, 1);
+    let number = change(&etcd, &["set", "coalesce=1ms"]);
+    holds(&node, number);
+    let silent = format!("127.0.0.1:{}", free_port());
+    let show = |nodes: &[&str]| {
+        let said = config(&etcd, &["show", "--json", "--nodes", &nodes.join(",")]);
+        let document: Value =
+            serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:#?}"));
+        (said, document)
+    };
+    let (said, document) = show(&[node.http(), stranger.http()]);
+    assert_eq!((said.code, &document["done"], &document["why"]), (Some(0), &Value::Bool(true), &Value::Null));
+    let states: Vec<_> =
+        document["nodes"].as_array().expect("rows").iter().map(|row| row["state"].as_str()).collect();
+    assert_eq!(states[0], Some("in force, from etcd"));
+    assert!(states[1].is_some_and(|state| state.starts_with("of another cluster, ")), "{states:?}");
+    let (said, document) = show(&[&silent, node.http()]);
+    said.refused(5, &[&format!("--nodes {silent}: no node answers"), "is --nodes right?"]);
+    assert_eq!((&document["done"], &document["record"]), (&Value::Bool(false), &Value::from(number)));
+    assert!(document["why"].as_str().is_some_and(|why| said.stderr.contains(why)), "{said:#?}");
+    assert_eq!(document["nodes"][0]["state"], "in force, from etcd");
+    // Looked at before anybody is asked.
+    let (said, document) = show(&[&silent, "garbage"]);
+    said.refused(2, &["--nodes garbage: it is not HOST:PORT"]);
+    assert_eq!(document["done"], false);
+}
+
+#[test]
 fn of_two_operators_at_once_the_second_is_told() {
     let etcd = Etcd::start();
     let node = order("a", free_port(), &etcd).start();

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use orbitkv_shards::membership::cluster_of;
 use orbitkv_shards::membership::coordinator::Snapshot;
 use orbitkv_shards::resilience::configuration::Rollout;
 use orbitkv_wire::config::{ConfigRecord, PLACES, Staged, Version, place_hash};
 use orbitkv_wire::identity::NodeId;
-use orbitkv_wire::membership::MemberRecord;
+use orbitkv_wire::membership::{Key, MemberRecord};
 use serde_json::{Value, json};
 
+use crate::cli::cluster_keys::Refusal;
 use crate::cli::http_client::HttpClient;
 use crate::cli::table::{Table, UNKNOWN};
 use crate::control::metadata::MetadataPage;
@@ -28,16 +30,16 @@ pub(super) struct Row {
 }
 
 /// What a node's page says of itself, or why there is none.
-pub(super) type Sight = Result<MetadataPage, String>;
+pub(super) type Sight = Result<MetadataPage, Refusal>;
 
 /// Asks a node for its page.
-pub(super) fn look(address: &str) -> Sight {
-    let page = HttpClient::new(address).and_then(|client| client.get_as::<MetadataPage>("/cache/metadata"));
-    page.map(|(page, _)| page).map_err(|error| format!("--nodes {address}: {error}"))
+pub(super) fn look(client: &HttpClient) -> Sight {
+    let page = client.get_as::<MetadataPage>("/cache/metadata").map(|(page, _)| page);
+    page.map_err(|error| Refusal(error.exit(), format!("--nodes {}: {error}", client.address())))
 }
 
 /// Who is a member.
-pub(super) fn members(snapshot: &Snapshot) -> Vec<NodeId> {
+fn members(snapshot: &Snapshot) -> Vec<NodeId> {
     snapshot
         .members()
         .filter_map(|entry| MemberRecord::decode(&entry.value).ok())
@@ -46,10 +48,14 @@ pub(super) fn members(snapshot: &Snapshot) -> Vec<NodeId> {
 }
 
 /// A row for each member, and for each other node that was asked.
-pub(super) fn nodes(record: Option<&ConfigRecord>, members: &[NodeId], sights: &[Sight]) -> Vec<Row> {
-    let pages: Vec<&MetadataPage> = sights.iter().filter_map(|sight| sight.as_ref().ok()).collect();
+pub(super) fn nodes(record: Option<&ConfigRecord>, snapshot: &Snapshot, sights: &[Sight]) -> Vec<Row> {
+    let format = snapshot.get(Key::Format).and_then(|format| cluster_of(format, None).ok());
+    let cluster = format.map(|cluster| cluster.to_string());
+    let mut pages: Vec<&MetadataPage> = sights.iter().filter_map(|sight| sight.as_ref().ok()).collect();
+    // A node of another cluster may have the name of one of ours.
+    pages.sort_by_key(|page| page.cluster != cluster);
     let asked = pages.iter().filter_map(|page| page.identity.node_id.parse().ok());
-    let names: BTreeSet<NodeId> = members.iter().copied().chain(asked).collect();
+    let names: BTreeSet<NodeId> = members(snapshot).into_iter().chain(asked).collect();
     let published = record.and_then(|record| rollouts(record).ok());
     let row = |node: NodeId| {
         let place = Rollout::place(place_hash(node), PLACES);
@@ -58,17 +64,21 @@ pub(super) fn nodes(record: Option<&ConfigRecord>, members: &[NodeId], sights: &
         let state = match page {
             None if sights.is_empty() => String::new(),
             None => "not asked".to_owned(),
-            Some(page) => state(page, wanted),
+            Some(page) => state(page, cluster.as_deref(), wanted),
         };
         Row { name: node.to_string(), place, wanted, runs: page.map(|page| page.config.version), state }
     };
     names.into_iter().map(row).collect()
 }
 
-fn state(page: &MetadataPage, wanted: u64) -> String {
+fn state(page: &MetadataPage, cluster: Option<&str>, wanted: u64) -> String {
     let config = &page.config;
     if page.standalone {
         return "standalone: follows no record".to_owned();
+    }
+    // While it has joined none, it says none.
+    if let Some(other) = page.cluster.as_deref().filter(|theirs| Some(*theirs) != cluster) {
+        return format!("of another cluster, {other}: follows the record there");
     }
     if !config.refused.is_empty() {
         return format!("refused: {}", config.refused);
@@ -147,4 +157,50 @@ pub(super) fn document(record: Option<&ConfigRecord>, nodes: &[Row]) -> Value {
         "former": record.and_then(|record| record.former.as_ref()).map(version),
         "nodes": nodes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_node_that_refuses_ends_the_command_as_elsewhere() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let node = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("somebody asks");
+            let _ = stream.read(&mut [0; 1024]).expect("a question");
+            let body = r#"{"error":"refused","reason":"whom do you mean"}"#;
+            write!(stream, "HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+                .expect("told");
+        });
+        let client = HttpClient::given_with("--nodes", &address).expect("an address");
+        let Refusal(exit, why) = look(&client).expect_err("refused");
+        assert_eq!(
+            (exit, why),
+            (Exit::Usage, format!("--nodes {address}: the node refused (403 refused): whom do you mean"))
+        );
+        node.join().expect("no panics");
+    }
+
+    #[test]
+    fn a_node_that_follows_another_record_says_so() {
+        let page = |cluster: Option<&str>, standalone: bool| MetadataPage {
+            cluster: cluster.map(str::to_owned),
+            standalone,
+            ..MetadataPage::default()
+        };
+        for (page, said) in [
+            (page(None, true), "standalone: follows no record"),
+            (page(Some("theirs"), false), "of another cluster, theirs: follows the record there"),
+            (page(Some("ours"), false), "behind"),
+            (page(None, false), "behind"),
+        ] {
+            assert_eq!(state(&page, Some("ours"), 7), said);
+        }
+    }
 }
