@@ -135,13 +135,14 @@ impl Where {
         Ok(Keys::new(access, space)?)
     }
 
-    /// What a migration of these keys begins with; none if there is nothing to migrate, which is said.
-    fn begin(&self, stand: &Stand) -> Result<Option<Archive>, Refusal> {
+    /// What a migration of these keys begins with; none if there is nothing to migrate, which is said:
+    /// all is done then, if the command `writes`.
+    fn begin(&self, writes: bool, stand: &Stand) -> Result<Option<Archive>, Refusal> {
         let draft = ClusterUuid(entropy::uuid_v4_bytes());
         match Archive::of(&self.cluster_keys.cluster, stand, entropy::uuid_v4_bytes(), draft) {
             Ok(archive) => Ok(Some(archive)),
             Err(Obstacle::Current) => {
-                self.tell("nothing to migrate: the format is this program's already", stand, &[]);
+                self.tell(writes, "nothing to migrate: the format is this program's already", stand, &[]);
                 Ok(None)
             }
             Err(obstacle) => Err(obstacle.into()),
@@ -163,12 +164,12 @@ impl Where {
         Ok(archive)
     }
 
-    /// Every key and what becomes of it.
-    fn tell(&self, title: &str, stand: &Stand, changes: &[Change]) {
+    /// Every key and what becomes of it, or has become of it.
+    fn tell(&self, done: bool, title: &str, stand: &Stand, changes: &[Change]) {
         if self.json {
             let keys: Vec<Value> = changes.iter().map(document).collect();
             let document = json!({
-                "done": true, "what": title, "cluster": self.cluster_keys.cluster, "revision": stand.revision, "keys": keys,
+                "done": done, "what": title, "cluster": self.cluster_keys.cluster, "revision": stand.revision, "keys": keys,
             });
             return say(&document.to_string());
         }
@@ -190,13 +191,13 @@ fn dry_run(args: &DryRunArgs) -> Result<(), Refusal> {
     let stand = args.place.keys()?.read()?;
     let archive = match archive {
         Some(archive) => archive,
-        None => match args.place.begin(&stand)? {
+        None => match args.place.begin(false, &stand)? {
             Some(archive) => archive,
             None => return Ok(()),
         },
     };
     let changes = archive.changes(Direction::Onward, &stand)?;
-    args.place.tell("would be migrated", &stand, &changes);
+    args.place.tell(false, "would be migrated", &stand, &changes);
     Ok(())
 }
 
@@ -209,14 +210,14 @@ fn apply(args: &ArchivedArgs) -> Result<(), Refusal> {
     let archive = match earlier {
         Some(archive) => archive,
         None => {
-            let Some(archive) = place.begin(&stand)? else { return Ok(()) };
+            let Some(archive) = place.begin(true, &stand)? else { return Ok(()) };
             archive::write(&args.archive, &archive)?;
             archive
         }
     };
     let changes = archive.changes(Direction::Onward, &stand)?;
     keys.migrate(&archive, Direction::Onward, |_| {})?;
-    place.tell(&format!("migrated, archived in {}", args.archive.display()), &stand, &changes);
+    place.tell(true, &format!("migrated, archived in {}", args.archive.display()), &stand, &changes);
     Ok(())
 }
 
@@ -227,11 +228,11 @@ fn rollback(args: &RollbackArgs) -> Result<(), Refusal> {
     let stand = keys.read()?;
     let changes = archive.changes(Direction::Back, &stand)?;
     if args.dry_run {
-        place.tell("would be rolled back", &stand, &changes);
+        place.tell(false, "would be rolled back", &stand, &changes);
         return Ok(());
     }
     keys.migrate(&archive, Direction::Back, |_| {})?;
-    place.tell("rolled back", &stand, &changes);
+    place.tell(true, "rolled back", &stand, &changes);
     Ok(())
 }
 

@@ -133,6 +133,11 @@ fn done(said: &Said) {
     assert_eq!(said.code, Some(0), "{said:#?}");
 }
 
+#[track_caller]
+fn document(said: &Said) -> Value {
+    serde_json::from_str(said.stdout.trim()).unwrap_or_else(|error| panic!("{error}: {said:#?}"))
+}
+
 fn node(name: &str, etcd: &Etcd) -> NodeOrder {
     let peer = format!("127.0.0.1:{}", free_port());
     let arguments = ["--cluster", "test", "--peer-addr", &peer, "--etcd", &etcd.url(0)];
@@ -164,7 +169,8 @@ fn a_cluster_moves_and_comes_back_and_no_epoch_is_lowered() {
     drop(first);
     let said = migrate(&etcd, "dry-run", &["--json"]);
     done(&said);
-    let listed: Value = serde_json::from_str(said.stdout.trim()).expect("JSON");
+    let listed = document(&said);
+    assert_eq!(listed["done"], false);
     let fates: BTreeMap<&str, &str> = listed["keys"]
         .as_array()
         .expect("keys")
@@ -177,7 +183,12 @@ fn a_cluster_moves_and_comes_back_and_no_epoch_is_lowered() {
     assert_eq!(touched, ["format", "placements/0000", "placements/0001", "placements/0002"]);
     assert_eq!(dump(&etcd), before, "a dry run changes nothing");
 
-    done(&archived(&etcd, "apply", &file, &[]));
+    let said = archived(&etcd, "apply", &file, &["--json"]);
+    done(&said);
+    assert_eq!(document(&said)["done"], true);
+    let again = migrate(&etcd, "dry-run", &["--json"]);
+    done(&again);
+    assert_eq!(document(&again)["done"], false, "nothing to migrate, and nothing done");
     assert_eq!(values(&etcd), cut_over());
     let mode = fs::metadata(file.path()).expect("an archive").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
@@ -197,8 +208,12 @@ fn a_cluster_moves_and_comes_back_and_no_epoch_is_lowered() {
     let said = archived(&etcd, "rollback", &file, &["--dry-run"]);
     done(&said);
     assert!(said.stdout.contains("placements/0002  put back"), "{said:#?}");
+    let said = archived(&etcd, "rollback", &file, &["--dry-run", "--json"]);
+    assert_eq!(document(&said)["done"], false);
     assert_eq!(dump(&etcd), standing);
-    done(&archived(&etcd, "rollback", &file, &[]));
+    let said = archived(&etcd, "rollback", &file, &["--json"]);
+    done(&said);
+    assert_eq!(document(&said)["done"], true);
     let mut expected = values_before;
     expected.insert("epochs/a".to_owned(), "6".to_owned());
     assert_eq!(values(&etcd), expected);
