@@ -15,8 +15,9 @@ use crate::exit::Exit;
 
 /// Version of the file.
 const VERSION: u32 = 1;
-/// Longest archive that is read: twice what etcd is read of, in hexadecimal digits.
-const FILE_BYTES_MAX: u64 = 256 << 20;
+/// Longest archive that is written and read: values of some hundred MiB, in hexadecimal digits. The keys of a cluster
+/// of this program are a thousandth of that.
+const FILE_BYTES_MAX: usize = 256 << 20;
 
 /// Why an archive is not read, or not written.
 #[derive(Debug, Error)]
@@ -30,6 +31,20 @@ pub enum ArchiveError {
         step: &'static str,
         /// The system's answer.
         source: io::Error,
+    },
+    /// What stands in etcd is more than an archive holds.
+    #[error(
+        "--archive {}: it would have {bytes} bytes, and an archive has at most {most}: nothing was changed; remove the largest \
+         keys below the cluster's prefix that no node needs (`etcdctl get --prefix --keys-only` lists them)",
+        .file.display()
+    )]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// What it would have.
+        bytes: usize,
+        /// What it may have.
+        most: usize,
     },
     /// The file is no archive.
     #[error("--archive {}: {why}; name the file that `orbitkv migrate apply` has written", .file.display())]
@@ -46,7 +61,7 @@ impl ArchiveError {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            ArchiveError::System { .. } => Exit::Environment,
+            ArchiveError::System { .. } | ArchiveError::TooLarge { .. } => Exit::Environment,
             ArchiveError::Malformed { .. } => Exit::Usage,
         }
     }
@@ -72,7 +87,7 @@ struct Row {
     revision: u64,
     /// In hexadecimal digits: values need not be text.
     value_hex: String,
-    /// The same for people; not read.
+    /// The same for people, if it is text with no other control characters than ends of lines; not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value_text: Option<String>,
 }
@@ -80,13 +95,18 @@ struct Row {
 /// Writes an archive to a file that is not there yet, so that it is there whole or not at all.
 ///
 /// # Errors
-/// [`ArchiveError::System`], also if the file is there.
+/// [`ArchiveError::System`], also if the file is there; [`ArchiveError::TooLarge`] if it could not be read again.
 pub fn write(file: &Path, archive: &Archive) -> Result<(), ArchiveError> {
+    write_within(file, archive, FILE_BYTES_MAX)
+}
+
+fn write_within(file: &Path, archive: &Archive, most: usize) -> Result<(), ArchiveError> {
+    let is_plain = |text: &String| !text.chars().any(|c| c.is_control() && c != '\n');
     let keys = archive.keys.iter().map(|key| Row {
         name: key.name.clone(),
         revision: key.revision,
         value_hex: key.value.iter().map(|byte| format!("{byte:02x}")).collect(),
-        value_text: String::from_utf8(key.value.clone()).ok(),
+        value_text: String::from_utf8(key.value.clone()).ok().filter(is_plain),
     });
     let document = Document {
         archive: VERSION,
@@ -97,6 +117,9 @@ pub fn write(file: &Path, archive: &Archive) -> Result<(), ArchiveError> {
         keys: keys.collect(),
     };
     let text = serde_json::to_string_pretty(&document).expect("an archive is plain data");
+    if text.len() > most {
+        return Err(ArchiveError::TooLarge { file: file.to_owned(), bytes: text.len(), most });
+    }
     let failed = |step| move |source| ArchiveError::System { file: file.to_owned(), step, source };
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -129,7 +152,7 @@ pub fn read(file: &Path) -> Result<Archive, ArchiveError> {
     let malformed = |why: String| ArchiveError::Malformed { file: file.to_owned(), why };
     let opened = File::open(file).map_err(failed("opening it"))?;
     let mut text = String::new();
-    opened.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed("reading it"))?;
+    opened.take(FILE_BYTES_MAX as u64).read_to_string(&mut text).map_err(failed("reading it"))?;
     let document: Document = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     if document.archive != VERSION {
         return Err(malformed(format!("it has version {}, not {VERSION}", document.archive)));
@@ -194,6 +217,30 @@ mod tests {
         assert_eq!(error.exit(), Exit::Environment, "{error}");
         assert_eq!(read(&file).expect("as before"), archive());
         assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("archive.json");
+        write(&file, &archive()).expect("room");
+        let text = fs::read_to_string(&file).expect("text");
+        assert!(text.contains(r#""value_text": "old\n""#), "{text}");
+        let other = directory.path().join("other.json");
+        let error = write_within(&other, &archive(), text.len() - 1).expect_err("a byte too long");
+        assert_eq!(error.exit(), Exit::Environment);
+        for part in ["other.json", &text.len().to_string(), "nothing was changed", "remove"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 1, "nothing was begun");
+        write_within(&other, &archive(), text.len()).expect("room");
+        // As text it would be six times as long.
+        let mut odd = archive();
+        odd.keys[0].value = vec![0; 1_000];
+        let third = directory.path().join("third.json");
+        write(&third, &odd).expect("room");
+        assert_eq!(read(&third).expect("whole"), odd);
+        assert!(fs::metadata(&third).expect("it is there").len() < text.len() as u64 + 2_000);
     }
 
     #[test]
