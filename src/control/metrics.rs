@@ -1,8 +1,8 @@
 //! `/metrics`: the shards' reports as Prometheus text (OpenMetrics 1.0).
 //!
 //! The registry is filled anew at each scrape from reports that the cores already keep, so nothing is
-//! counted twice and no core shares a counter. Labels are `shard`, `medium`, `reason`, `queue`, `kind`, `part`,
-//! all from fixed sets, and `peer`: none per block, request, namespace or incarnation.
+//! counted twice and no core shares a counter. Labels are those that the operator guide lists, all from fixed sets but
+//! `shard` and `peer`: none per block, request, namespace or incarnation.
 
 mod of_peers;
 
@@ -394,4 +394,46 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::report::{BreakerReport, PeersReport};
+    use super::super::sources::SourceReport;
+    use super::*;
+
+    /// Of a page, as `metric` and `label`.
+    fn labelled(page: &MetadataPage) -> BTreeSet<(String, String)> {
+        let text = render(page).expect("text");
+        let lines = text.lines().filter_map(|line| line.split_once('{'));
+        let of_line = |(metric, rest): (&str, &str)| {
+            let labels = rest.rsplit_once('}').expect("labels end").0.to_owned();
+            let names =
+                labels.split("\",").map(|label| label.split_once("=\"").expect("a value").0.to_owned());
+            names.map(|name| (metric.to_owned(), name)).collect::<Vec<_>>()
+        };
+        lines.flat_map(of_line).collect()
+    }
+
+    #[test]
+    fn the_guide_lists_every_label() {
+        let breaker =
+            BreakerReport { node_id: "a".to_owned(), state: "open".to_owned(), ..BreakerReport::default() };
+        let source =
+            SourceReport { node_id: "a".to_owned(), mode: "down".to_owned(), ..SourceReport::default() };
+        let peers = PeersReport { breakers: vec![breaker], sources: vec![source], ..PeersReport::default() };
+        let mut report = ShardReport { peers: Some(peers), ..ShardReport::default() };
+        report.jobs.audit_age_ms = Some(1);
+        let labels = labelled(&MetadataPage { shards: vec![report], ..MetadataPage::default() });
+
+        let guide = include_str!("../../docs/operator-guide.md");
+        let line = guide.lines().find(|line| line.starts_with("Labels are ")).expect("the list");
+        let listed = line.split_once(": never a block").expect("its end").0.split('`').skip(1).step_by(2);
+        let listed: BTreeSet<&str> = listed.collect();
+        assert_eq!(labels.iter().map(|(_, label)| label.as_str()).collect::<BTreeSet<_>>(), listed);
+        let of_a_peer = labels.iter().filter(|(_, label)| label == "peer").map(|(metric, _)| metric.as_str());
+        assert_eq!(of_a_peer.collect::<Vec<_>>(), ["orbitkv_peer_breaker", "orbitkv_peer_mode"]);
+    }
 }
