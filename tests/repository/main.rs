@@ -6,10 +6,13 @@
 mod code;
 mod licences;
 mod links;
+mod named;
 mod packages;
 mod rules;
 mod tree;
 
+use clap::CommandFactory;
+use orbitkv_wire::engine::Operation;
 use packages::Metadata;
 
 fn none(what: &str, findings: Vec<String>) {
@@ -69,4 +72,17 @@ fn relative_links_lead_somewhere() {
             links::broken(path, text, |target| tree::root().join(target).exists())
         }),
     );
+}
+
+#[test]
+fn the_readme_names_every_command_and_every_operation() {
+    let files = tree::files();
+    let readme = &files.iter().find(|file| file.path == "README.md").expect("it is there").text;
+    let program = orbitkv::cli::Cli::command();
+    let commands: Vec<String> =
+        program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    assert!(commands.len() > 10, "the whole program is looked at");
+    none("commands that README.md leaves out", named::commands_left_out(readme, &commands));
+    let operations: Vec<String> = Operation::ALL.iter().map(|operation| format!("{operation:?}")).collect();
+    none("operations that README.md leaves out", named::operations_left_out(readme, &operations));
 }
