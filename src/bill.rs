@@ -297,6 +297,36 @@ mod tests {
     }
 
     #[test]
+    fn sizes_that_no_machine_has_are_billed_and_refused() {
+        let size = |text: &str| text.parse::<ByteSize>().ok();
+        let ample = NodeArgs {
+            dram: size("1gib"),
+            data_dir: Some("data".into()),
+            etcd: Some("http://127.0.0.1:1".to_owned()),
+            cluster: Some("c".to_owned()),
+            peer_addr: Some("127.0.0.1:7000".to_owned()),
+            ..NodeArgs::default()
+        };
+        type Set = fn(&mut NodeArgs, Option<ByteSize>);
+        let sizes: [Set; 6] = [
+            |args, size| args.dram = size,
+            |args, size| args.ssd = size,
+            |args, size| (args.dram, args.ssd) = (size, size),
+            |args, size| args.journal = size,
+            |args, size| args.index_budget = size,
+            |args, size| args.receive_budget = size,
+        ];
+        for (shards, set) in [1, 2].into_iter().flat_map(|shards| sizes.map(|set| (shards, set))) {
+            let (mut args, machine) =
+                (NodeArgs { shards: Some(shards), ..ample.clone() }, machine(64 * GIB, 0));
+            set(&mut args, Some(ByteSize(u64::MAX)));
+            let settings = NodeSettings::resolve(&args, &machine).expect("no bound of the settings");
+            let refused = crate::node::bill(&settings).admit(&machine, ArenaPages::Auto);
+            assert!(refused.is_err(), "{args:?}");
+        }
+    }
+
+    #[test]
     fn the_refusal_names_the_largest_item_and_its_remedy() {
         let bill = bill("1gib");
         let exact = (u128::from(bill.total_bytes()) * 100).div_ceil(95) as u64;

@@ -279,7 +279,7 @@ fn write_backs_max(settings: &NodeSettings) -> usize {
 /// Blocks that one shard keeps track of: those of [`BILLED_BLOCK_BYTES`] that fit both media. Smaller
 /// blocks find the tables full before the media are, and are evicted earlier.
 fn blocks_max(settings: &NodeSettings) -> u64 {
-    (settings.dram_slice_bytes + settings.ssd_slice_bytes) / BILLED_BLOCK_BYTES
+    settings.dram_slice_bytes.saturating_add(settings.ssd_slice_bytes) / BILLED_BLOCK_BYTES
 }
 
 /// Seats for engine connections on each of `shards` cores that so many descriptors suffice for (`None`: any

@@ -10,7 +10,7 @@ mod tests;
 
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 
-use pool::ChunkPool;
+use pool::{ChunkPool, Regions};
 
 /// Granularity of a slot, in bytes.
 pub const PAGE_BYTES: u64 = EXTENT_ALIGN_BYTES;
@@ -139,12 +139,12 @@ impl Slab {
         assert!(bytes > 0 && bytes.is_multiple_of(CHUNK_BYTES), "the slice is whole chunks");
         assert!(region_bytes > 0 && region_bytes.is_multiple_of(CHUNK_BYTES), "a region is whole chunks");
         assert!((base + bytes) / PAGE_BYTES <= u64::from(NONE), "a slot id names every page of the arena");
-        let pool = pool_of(&settings);
-        let chunks = (bytes / CHUNK_BYTES) as usize;
-        let pages_max = pool.longest_run() * PAGES_PER_CHUNK;
+        let regions = regions_of(&settings);
+        let chunks = regions.chunks;
+        let pages_max = regions.longest_run() * PAGES_PER_CHUNK;
         let slab = Slab {
             settings,
-            pool,
+            pool: ChunkPool::new(regions),
             chunks: vec![Chunk::Free; chunks],
             bits: vec![0; chunks * WORDS_PER_CHUNK],
             partial: vec![NONE; pages_max + 1],
@@ -162,8 +162,9 @@ impl Slab {
     /// Bytes of the allocator's own tables for such a slice; all of them are made by `new`.
     #[must_use]
     pub fn table_bytes(settings: &SlabSettings) -> u64 {
-        let chunks = (settings.bytes / CHUNK_BYTES) as usize;
-        let pages_max = pool_of(settings).longest_run() * PAGES_PER_CHUNK;
+        let regions = regions_of(settings);
+        let chunks = regions.chunks;
+        let pages_max = regions.longest_run() * PAGES_PER_CHUNK;
         let bytes = ChunkPool::table_bytes(chunks)
             + chunks * (size_of::<Chunk>() + WORDS_PER_CHUNK * size_of::<u64>())
             + (pages_max + 1) * size_of::<u32>();
@@ -394,11 +395,10 @@ impl Slab {
     }
 }
 
-fn pool_of(settings: &SlabSettings) -> ChunkPool {
-    let phase = settings.base % settings.region_bytes / CHUNK_BYTES;
-    ChunkPool::new(
-        (settings.bytes / CHUNK_BYTES) as usize,
-        phase as usize,
-        (settings.region_bytes / CHUNK_BYTES) as usize,
-    )
+fn regions_of(settings: &SlabSettings) -> Regions {
+    Regions {
+        chunks: (settings.bytes / CHUNK_BYTES) as usize,
+        phase: (settings.base % settings.region_bytes / CHUNK_BYTES) as usize,
+        region_chunks: (settings.region_bytes / CHUNK_BYTES) as usize,
+    }
 }

@@ -256,7 +256,7 @@ impl Exercise<'_> {
                 self.cluster.strike(target, fault, self.signals)?;
             }
             Some(Action::Fill(at)) => {
-                let bytes = self.plan.dram.0 + self.plan.ssd.0;
+                let bytes = self.plan.dram.0.saturating_add(self.plan.ssd.0);
                 let first = self.next_block;
                 self.next_block += bytes.div_ceil(self.plan.block_bytes);
                 if let Err(error) = self.drive(at, first..self.next_block) {

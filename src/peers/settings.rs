@@ -96,8 +96,7 @@ impl PeersSettings {
         let bounds = bounds(settings.shards, cluster.receive_slice_bytes);
         let publisher = PublisherSettings::of_node(&bounds, settings.shards, journal, cluster.coalesce)?;
         let pool_bytes = cluster.receive_slice_bytes / 2;
-        let share = pool_bytes / SESSIONS_PLANNED - u64::from(ACCEPTED_WINDOW_BYTES);
-        let window_bytes = (share - share % WINDOW_GRAIN_BYTES) as u32;
+        let window_bytes = session_window(pool_bytes);
         let subscriber = SubscriberSettings {
             window_bytes,
             frame_bytes_max: (window_bytes / 2).min(SubscriberSettings::default().frame_bytes_max),
@@ -156,6 +155,13 @@ impl PeersSettings {
     }
 }
 
+/// The receive window of an inventory session out of a pool, as large as a window can be at most.
+fn session_window(pool_bytes: u64) -> u32 {
+    let share = pool_bytes / SESSIONS_PLANNED - u64::from(ACCEPTED_WINDOW_BYTES);
+    let share = share.min(u64::from(u32::MAX));
+    (share - share % WINDOW_GRAIN_BYTES) as u32
+}
+
 /// The send window of a payload connection: no more than it takes to keep to a rate.
 fn send_window(most_bytes: u64, egress: Option<Rate>) -> u64 {
     egress.map_or(most_bytes, |rate| {
@@ -180,4 +186,16 @@ fn bounds(shards: u16, receive_slice_bytes: u64) -> NodeBounds {
     let receive_bytes = receive_slice_bytes * u64::from(shards);
     let queue_bytes = usize::try_from(receive_bytes / 2).unwrap_or(usize::MAX).min(defaults.queue_bytes);
     NodeBounds { queue_bytes, ..defaults }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_grows_with_its_pool_up_to_what_a_window_can_be() {
+        let pools = [32 << 20, 1 << 30, 1 << 40, SESSIONS_PLANNED << 33, u64::MAX];
+        assert!(pools.map(session_window).is_sorted());
+        assert_eq!(session_window(u64::MAX), u32::MAX - u32::MAX % WINDOW_GRAIN_BYTES as u32);
+    }
 }

@@ -4,15 +4,40 @@
 /// Bits of one word of the bitmap.
 const WORD_BITS: usize = u64::BITS as usize;
 
+/// How the chunks of a slice lie in regions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Regions {
+    /// Chunks of the slice.
+    pub chunks: usize,
+    /// Chunks between the region boundary below the slice and the slice itself.
+    pub phase: usize,
+    /// Chunks of a region.
+    pub region_chunks: usize,
+}
+
+impl Regions {
+    /// The chunks `[from, to)` of the region that holds `chunk`, clipped to the slice.
+    fn region_of(self, chunk: usize) -> (usize, usize) {
+        let first = (chunk + self.phase) / self.region_chunks * self.region_chunks;
+        let end = first + self.region_chunks - self.phase;
+        (first.saturating_sub(self.phase), end.min(self.chunks))
+    }
+
+    /// Chunks of the longest run an empty slice has.
+    pub(super) fn longest_run(self) -> usize {
+        let (first, last) = (self.region_of(0), self.region_of(self.chunks - 1));
+        // A third region between the two is whole.
+        let middle = if first.1 < last.0 { self.region_chunks } else { 0 };
+        (first.1 - first.0).max(last.1 - last.0).max(middle)
+    }
+}
+
 /// The free chunks of one slice; bit set means free.
 #[derive(Debug)]
 pub(super) struct ChunkPool {
     words: Vec<u64>,
-    chunks: usize,
+    regions: Regions,
     free: usize,
-    /// Chunks between the region boundary below the slice and the slice itself.
-    region_phase: usize,
-    region_chunks: usize,
     /// No chunk below this one is free.
     lowest_free: usize,
     /// No run this long exists; holds until the next `give_back`.
@@ -20,22 +45,15 @@ pub(super) struct ChunkPool {
 }
 
 impl ChunkPool {
-    /// All of `chunks` free; chunk `i` is chunk `region_phase + i` of its regions.
-    pub(super) fn new(chunks: usize, region_phase: usize, region_chunks: usize) -> ChunkPool {
-        assert!(region_chunks > 0 && region_phase < region_chunks, "a phase lies inside a region");
+    /// All of the chunks free; chunk `i` is chunk `phase + i` of its regions.
+    pub(super) fn new(regions: Regions) -> ChunkPool {
+        let Regions { chunks, phase, region_chunks } = regions;
+        assert!(region_chunks > 0 && phase < region_chunks, "a phase lies inside a region");
         let mut words = vec![0; words_for(chunks)];
         for chunk in 0..chunks {
             words[chunk / WORD_BITS] |= 1 << (chunk % WORD_BITS);
         }
-        ChunkPool {
-            words,
-            chunks,
-            free: chunks,
-            region_phase,
-            region_chunks,
-            lowest_free: 0,
-            run_absent: usize::MAX,
-        }
+        ChunkPool { words, regions, free: chunks, lowest_free: 0, run_absent: usize::MAX }
     }
 
     /// Bytes of the bitmap of so many chunks.
@@ -53,17 +71,7 @@ impl ChunkPool {
 
     /// The chunks `[from, to)` of the region that holds `chunk`, clipped to the slice.
     pub(super) fn region_of(&self, chunk: usize) -> (usize, usize) {
-        let first = (chunk + self.region_phase) / self.region_chunks * self.region_chunks;
-        let end = first + self.region_chunks - self.region_phase;
-        (first.saturating_sub(self.region_phase), end.min(self.chunks))
-    }
-
-    /// Chunks of the longest run an empty slice has.
-    pub(super) fn longest_run(&self) -> usize {
-        let (first, last) = (self.region_of(0), self.region_of(self.chunks - 1));
-        // A third region between the two is whole.
-        let middle = if first.1 < last.0 { self.region_chunks } else { 0 };
-        (first.1 - first.0).max(last.1 - last.0).max(middle)
+        self.regions.region_of(chunk)
     }
 
     /// The lowest run of `count` free chunks inside one region. Costs one step a word for single
@@ -73,7 +81,7 @@ impl ChunkPool {
             return None;
         }
         let mut chunk = self.next(self.lowest_free, true);
-        while chunk < self.chunks {
+        while chunk < self.regions.chunks {
             let end = self.next(chunk, false);
             let mut start = chunk;
             while start < end {
@@ -124,12 +132,12 @@ impl ChunkPool {
             let bits = if free { self.words[word] } else { !self.words[word] };
             if bits & mask != 0 {
                 let found = word * WORD_BITS + (bits & mask).trailing_zeros() as usize;
-                return found.min(self.chunks);
+                return found.min(self.regions.chunks);
             }
             mask = u64::MAX;
             word += 1;
         }
-        self.chunks
+        self.regions.chunks
     }
 }
 

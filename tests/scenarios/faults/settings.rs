@@ -76,6 +76,15 @@ fn a_level_of_the_log_that_is_none_is_refused() {
 }
 
 #[test]
+fn sizes_that_no_machine_has_are_refused_by_the_bill() {
+    for setting in ["--dram", "--ssd", "--journal"] {
+        let said = Attempt::new().node(&[setting, "18446744073709551615"]);
+        said.refused(3, &["the memory bill is", "lower --"]);
+        assert!(!said.stderr.contains("panicked"), "{said:#?}");
+    }
+}
+
+#[test]
 fn each_setting_out_of_its_bound_says_setting_value_bound_and_remedy() {
     let attempt = Attempt::new();
     let table: &[(&[&str], &[&str])] = &[
