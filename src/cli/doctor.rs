@@ -1,7 +1,8 @@
 //! `orbitkv doctor`: what is wrong with a node, why, and the remedy, from the node's own counters.
 //!
 //! The diagnosis is a pure function of one `/cache/metadata` page, which carries every figure that
-//! `/metrics` shows, so that both always agree, of a deep check, and in a cluster of the owner streams.
+//! `/metrics` shows, so that both always agree, and in a cluster of the owner streams. With `--deep` also of what comes of
+//! a canary, which is work for the node like an engine's.
 
 mod cluster;
 mod config;
@@ -27,6 +28,10 @@ use crate::quantity::ByteSize;
 pub struct DoctorArgs {
     #[command(flatten)]
     node: NodeAddress,
+    /// Also send a canary through the node's own DRAM and SSD, as `GET /health/deep` does. On a device that is left alone
+    /// it may be what tries it again.
+    #[arg(long)]
+    deep: bool,
 }
 
 /// How bad a finding is.
@@ -281,11 +286,15 @@ pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     found
 }
 
-/// What the node says of itself, what came of a canary, and in a cluster what it says of the streams it expects.
-fn look(client: &HttpClient) -> Result<(MetadataPage, DeepHealth, Vec<Owner>), ClientError> {
+/// What the node says of itself, what came of a canary if one is sent, and in a cluster what it says of the streams it
+/// expects.
+fn look(
+    client: &HttpClient,
+    deep: bool,
+) -> Result<(MetadataPage, Option<DeepHealth>, Vec<Owner>), ClientError> {
     // First: a canary leaves traces in the figures if it meets a fault.
     let (page, _) = client.get_as::<MetadataPage>("/cache/metadata")?;
-    let own_path = client.get_verdict::<DeepHealth>("/health/deep")?;
+    let own_path = deep.then(|| client.get_verdict::<DeepHealth>("/health/deep")).transpose()?;
     let mut owners = Vec::new();
     let mut after = (!page.standalone).then(String::new);
     while let Some(from) = after {
@@ -300,12 +309,12 @@ fn look(client: &HttpClient) -> Result<(MetadataPage, DeepHealth, Vec<Owner>), C
 /// Runs the command. Exit code 4 if there is a fault.
 #[must_use]
 pub fn run(args: &DoctorArgs) -> ExitCode {
-    let (page, own_path, owners) = match args.node.client().and_then(|client| look(&client)) {
+    let (page, own_path, owners) = match args.node.client().and_then(|client| look(&client, args.deep)) {
         Ok(seen) => seen,
         Err(error) => return fail_client(&error),
     };
     let mut found = findings(&page);
-    found.extend(own_path::findings(&own_path));
+    found.extend(own_path.iter().flat_map(own_path::findings));
     found.extend(cluster::of_owners(&owners));
     found.sort_by_key(|finding| finding.severity);
     if args.node.json {

@@ -1,11 +1,8 @@
-//! Blocks that are announced before they are acquired: from a peer, from SSD, and by engines that speak the first version.
+//! Blocks that are announced before they are acquired: from a peer and from SSD.
 
-use orbitkv::client::{Media, Medium, Place, PrefetchOutcome, PrefixList, Status};
+use orbitkv::client::{Media, Medium, Place, PrefetchOutcome, PrefixList};
 use orbitkv::control::metadata::MetadataPage;
-use orbitkv_wire::engine::Operation;
-use orbitkv_wire::engine::requests::HelloBody;
 
-use crate::harness::raw::{Raw, hello_body, prefix_request, words};
 use crate::harness::saver::{GROUP, Saver, block};
 use crate::harness::{Etcd, Node, NodeOrder, WAIT, http_text};
 use crate::peers::{await_installed, await_nothing_lent, evict, keys, pair, peers, savers};
@@ -75,23 +72,4 @@ fn what_is_announced_comes_from_ssd_and_is_given_up_with_its_engine() {
     saver.client.sync(WAIT).expect("Sync is answered");
     evict(&mut saver, &saved[..1], Medium::Dram.into());
     assert_eq!(announce(&mut saver, &saved[..1]), [PrefetchOutcome::Full]);
-}
-
-#[test]
-fn an_engine_of_the_first_version_is_served_as_ever() {
-    let node = Node::start();
-    let mut raw = Raw::connect(&node.socket());
-    let answer = raw.hello(&HelloBody { version_min: 1, version_max: 1, ..hello_body(0) });
-    assert_eq!(answer.version, 1);
-    raw.ping();
-    raw.send(&prefix_request(Operation::Prefetch, 9, 0, false, [0; 16], &[[1; 32]]));
-    let (status, refusal) = raw.next().expect("an answer").refusal();
-    assert_eq!(status, Status::Incompatible);
-    assert!(words(&refusal).contains("needs 2"), "{}", words(&refusal));
-    raw.ping();
-    let mut saver = Saver::connect(&node.socket(), "engine");
-    let saved = keys(2);
-    saver.save(&saved);
-    saver.check_ready(&saved);
-    assert_eq!(saver.client.node().map(|node| node.version), Some(2));
 }

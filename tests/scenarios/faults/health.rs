@@ -41,9 +41,9 @@ fn residents(page: &MetadataPage) -> u64 {
     page.shards.iter().map(|shard| shard.residents.dram + shard.residents.ssd).sum()
 }
 
-/// `orbitkv doctor` finds an own path broken, and says these words of it.
+/// `orbitkv doctor --deep` finds an own path broken, and says these words of it.
 fn doctor_names(node: &Node, parts: &[&str]) {
-    let said = orbitkv(&["doctor", "--http", node.http()]);
+    let said = orbitkv(&["doctor", "--deep", "--http", node.http()]);
     assert_eq!(said.code, Some(4), "{said:#?}");
     for part in parts {
         assert!(said.stdout.contains(part), "no word of `{part}`: {said:#?}");
@@ -82,7 +82,7 @@ fn a_healthy_node_gives_its_canary_back_from_each_shard_and_medium_and_keeps_not
     let line = format!("orbitkv_deep_checks_total{{kind=\"passed\"}} {}\n", checks.passed);
     assert!(metrics.contains(&line), "{metrics}");
     engine.check_ready(&saved);
-    let said = orbitkv(&["doctor", "--json", "--http", node.http()]);
+    let said = orbitkv(&["doctor", "--deep", "--json", "--http", node.http()]);
     assert!(!said.stdout.contains("own-path"), "{said:#?}");
 }
 
