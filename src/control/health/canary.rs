@@ -2,7 +2,7 @@
 //!
 //! It goes over the engine socket, as an engine's would, so whatever keeps engines out keeps it out, too. Its
 //! keys and bytes are drawn anew each time: nothing that was there before can pass for it, and no peer has it. It
-//! blocks its thread, within [`CHECK_BUDGET`] and what it takes to tidy up.
+//! blocks its thread, within `CHECK_BUDGET` and what it takes to tidy up.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -321,7 +321,6 @@ numbered! {
 
 /// An answer, validated.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "one answer at a time lies on a stack, never in a queue")]
 pub enum Answer<'a> {
     /// The request as a whole was refused.
     Refused(Status, Refusal),
