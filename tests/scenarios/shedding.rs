@@ -23,7 +23,7 @@ fn throttled(node: &Node) -> ThrottledReport {
 /// Another namespace than that of [`Saver::connect`].
 fn other_namespace(node: &Node) -> Saver {
     let registration = Registration { model: "model-b".to_owned(), ..registration("other") };
-    Saver::with(ClientSettings::new(&node.socket()), &registration)
+    Saver::with(ClientSettings::new(node.socket()), &registration)
 }
 
 /// Offers blocks once, and saves those that are taken; which they are.
