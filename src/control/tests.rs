@@ -359,7 +359,8 @@ fn however_many_ask_a_deep_check_is_made_once_in_its_interval() {
 
 #[test]
 fn what_keeps_a_canary_from_being_sent_is_named() {
-    let table: [(fn(&mut Answers), &str); 4] = [
+    type Change = fn(&mut Answers);
+    let table: [(Change, &str); 4] = [
         (|answers| answers.phase = Phase::Draining, "serve"),
         (|answers| answers.silent = true, "cores"),
         (|answers| answers.reports = Err(PortError::Busy), "cores"),
