@@ -4,6 +4,7 @@ pub mod bill;
 pub mod cli;
 pub mod client;
 pub mod cluster;
+mod console;
 pub mod control;
 pub mod core;
 pub mod drill;

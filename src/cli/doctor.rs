@@ -69,18 +69,6 @@ const TURNS_PER_STALL_LOW: u64 = 1_000;
 /// Streams asked for at once: the most there are on a page.
 const OWNERS_PER_PAGE: usize = 1_000;
 
-/// The name of an SSD fault in words.
-#[must_use]
-pub fn fault_name(fault: SsdFault) -> &'static str {
-    match fault {
-        SsdFault::DeviceFull => "the file system is full",
-        SsdFault::FileDeleted => "the SSD file was deleted",
-        SsdFault::WriteErrors => "writes fail",
-        SsdFault::ReadErrors => "reads fail",
-        SsdFault::WrongChecksums => "too many wrong checksums",
-    }
-}
-
 fn fault_effect(fault: SsdFault) -> &'static str {
     match fault {
         SsdFault::FileDeleted => "the tier serves on in the nameless file, whose space nobody else can have",
@@ -113,7 +101,7 @@ fn of_shard(report: &ShardReport) -> Vec<Finding> {
     };
     let (ssd, arena, engine, turns) = (&report.ssd, &report.arena, &report.engine, &report.turns);
     if let SsdState::Degraded { fault, detail } = &ssd.state {
-        let what = format!("the SSD tier of shard {shard} is degraded: {} ({detail})", fault_name(*fault));
+        let what = format!("the SSD tier of shard {shard} is degraded: {} ({detail})", fault.in_words());
         add(Severity::Fault, "ssd-degraded", what, fault_effect(*fault), fault_remedy(*fault));
     }
     if matches!(ssd.breaker.state.as_str(), "open" | "half-open") {

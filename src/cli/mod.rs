@@ -27,6 +27,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::console::say;
 use crate::exit::Exit;
 use http_client::{ClientError, HttpClient};
 
@@ -116,12 +117,6 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Epochs(args) => epochs::run(&args),
         Command::Migrate(args) => migrate::run(&args),
     }
-}
-
-/// Writes a line to standard output. A reader that has gone away (`| head`) is no error of ours.
-pub(crate) fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
 }
 
 /// Writes why a command ends to standard error, and gives its exit code.

@@ -40,7 +40,7 @@ fn ssd(report: &SsdReport) -> String {
             "" | "closed" => "on".to_owned(),
             _ => "left alone".to_owned(),
         },
-        SsdState::Degraded { fault, .. } => format!("degraded: {}", super::doctor::fault_name(*fault)),
+        SsdState::Degraded { fault, .. } => format!("degraded: {}", fault.in_words()),
     }
 }
 

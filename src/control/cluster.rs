@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::epoch_file::EpochFile;
 use super::etcd::{Heard, Lives, Ready};
 use super::port::CorePort;
-use crate::cli::say;
+use crate::console::say;
 use crate::core::mail::Letter;
 use crate::peers::{LifeLetter, Neighbours, ReadingsAnswer, ReadingsQuestion};
 

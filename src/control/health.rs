@@ -24,7 +24,6 @@ use self::canary::OwnPath;
 use super::http::{Api, NodePort, Shared, soon};
 use super::metadata::Phase;
 use super::report::{ShardReport, SsdReport, SsdState};
-use crate::cli::doctor::fault_name;
 
 /// The deep check of a node: when it is due, what it is made on, and what it found last.
 pub(super) struct DeepCheck {
@@ -149,7 +148,7 @@ fn explain(canary: &mut Canary, before: &SsdReport, after: &SsdReport) {
     let Canary::Failed(fault) = canary else { return };
     let why = match (&after.state, after.breaker.state.as_str()) {
         (SsdState::Degraded { fault, detail }, _) => {
-            format!("the SSD tier is degraded: {} ({detail})", fault_name(*fault))
+            format!("the SSD tier is degraded: {} ({detail})", fault.in_words())
         }
         (_, "open" | "half-open") => {
             "the SSD is left alone: too many of the last operations failed or were too slow".to_owned()

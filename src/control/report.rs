@@ -194,6 +194,20 @@ pub enum SsdFault {
     WrongChecksums,
 }
 
+impl SsdFault {
+    /// What a person reads.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            SsdFault::DeviceFull => "the file system is full",
+            SsdFault::FileDeleted => "the SSD file was deleted",
+            SsdFault::WriteErrors => "writes fail",
+            SsdFault::ReadErrors => "reads fail",
+            SsdFault::WrongChecksums => "too many wrong checksums",
+        }
+    }
+}
+
 /// Engines of a shard and what they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -19,7 +19,7 @@ use super::metadata::NodeIdentity;
 use super::policy::view::ConfigView;
 use super::policy::{CoresAndLog, PolicyFollower};
 use super::port::CorePort;
-use crate::cli::say;
+use crate::console::say;
 use crate::node::Node;
 use crate::quantity::ByteSize;
 use crate::settings::{Machine, NodeSettings, Policy, Token};

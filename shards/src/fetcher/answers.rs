@@ -76,7 +76,7 @@ impl Fetcher {
         }
         operation.talk = Talk::Answered;
         // The source counts from when it took the request, which was not before we wrote it.
-        operation.readable_until = operation.asked + Duration::from_millis(u64::from(grant_ms));
+        operation.over_at = operation.asked + Duration::from_millis(u64::from(grant_ms));
         self.lines.get_mut(&operation.line).expect("an operation has its line").failures = 0;
         for (index, answer) in answers.iter().enumerate() {
             match *answer {
@@ -257,25 +257,39 @@ impl Fetcher {
     }
 
     /// The source's end of an operation's stream has come. Nothing of it is read or written any more.
-    pub fn on_stream_over(&mut self, connection: ConnectionId, operation: OperationId, end: StreamEnd) {
+    pub fn on_stream_over(
+        &mut self,
+        connection: ConnectionId,
+        operation: OperationId,
+        end: StreamEnd,
+        now: Moment,
+    ) {
         // An operation that ended before is expected to come here.
         let Some(number) = self.number_of(connection, operation) else {
             return self.on_drained(connection, operation);
         };
         if self.comes_over(number, Transport::Shm) {
-            return self.on_telling_over(number, end);
+            return self.on_telling_over(number, end, now);
         }
-        self.on_broken_off(number, end, 0..self.operations[&number].parts.len());
+        self.on_broken_off(number, end, 0..self.operations[&number].parts.len(), now);
         self.finish(number, Ending::Forget);
     }
 
-    /// A stream has ended before these parts had come. That its source's time for them is over is no failure of it.
-    fn on_broken_off(&mut self, number: u64, end: StreamEnd, parts: impl IntoIterator<Item = usize>) {
+    /// A stream has ended before these parts had come. That its source's time for them is over is no failure of it, if it
+    /// is over: who says so of time that it granted breaks off.
+    fn on_broken_off(
+        &mut self,
+        number: u64,
+        end: StreamEnd,
+        parts: impl IntoIterator<Item = usize>,
+        now: Moment,
+    ) {
         match end {
             StreamEnd::Finished => self.figures.cut_short += 1,
             StreamEnd::Reset { .. } => self.figures.reset += 1,
         }
-        let is_time_over = end == StreamEnd::Reset { code: StopCause::Deadline as u64 };
+        let says_so = end == StreamEnd::Reset { code: StopCause::Deadline as u64 };
+        let is_time_over = says_so && self.operations[&number].over_at <= now;
         self.judge(number, if is_time_over { Fate::Ours } else { Fate::Broken });
         for index in parts {
             match is_time_over {
@@ -286,7 +300,7 @@ impl Fetcher {
     }
 
     /// Over shared memory the stream carries what is told and not the bytes: what has been told is read on.
-    fn on_telling_over(&mut self, number: u64, end: StreamEnd) {
+    fn on_telling_over(&mut self, number: u64, end: StreamEnd, now: Moment) {
         let is_untold = |stage: &Stage| matches!(stage, Stage::Asked | Stage::Granted { .. });
         let parts = self.operations[&number].parts.iter().enumerate();
         let untold: Vec<usize> =
@@ -295,7 +309,7 @@ impl Fetcher {
             return;
         }
         untold.iter().for_each(|&index| self.close_part(number, index));
-        self.on_broken_off(number, end, untold);
+        self.on_broken_off(number, end, untold, now);
         self.settle(number);
     }
 }

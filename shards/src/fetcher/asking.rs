@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use std::time::Duration;
+
 use orbitkv_wire::bounds::DEADLINE_MS_MAX;
 use orbitkv_wire::inventory::Requester;
 use orbitkv_wire::payload::{Attempt, Authorize, Binding, ExactResidence, Transport};
@@ -239,6 +241,9 @@ impl Fetcher {
 
         let stall_due = now + self.settings.stall_wait;
         self.timers.insert((stall_due, Timer::Stall(number)));
+        // Rounded up: it ends here before its source says that it has.
+        let deadline_ms = (deadline - now).as_nanos().div_ceil(1_000_000);
+        let deadline_ms = deadline_ms.clamp(1, u128::from(DEADLINE_MS_MAX)) as u32;
         let (wanted, open) = (parts.len(), parts.len());
         let operation = Operation {
             line: id,
@@ -247,7 +252,7 @@ impl Fetcher {
             class,
             transport,
             asked: now,
-            readable_until: now,
+            over_at: now + Duration::from_millis(u64::from(deadline_ms)),
             parts,
             gone: 0,
             talk: Talk::Asked,
@@ -258,9 +263,6 @@ impl Fetcher {
             stall_due,
         };
         self.operations.insert(number, operation);
-        // Rounded up: it ends here before its source says that it has.
-        let deadline_ms = (deadline - now).as_nanos().div_ceil(1_000_000);
-        let deadline_ms = deadline_ms.clamp(1, u128::from(DEADLINE_MS_MAX)) as u32;
         let authorize = Authorize {
             binding,
             operation: self.operation_id(number),

@@ -22,6 +22,7 @@ impl Fetcher {
         };
         let (before, late) = (fetch.turn(), fetch.deadline);
         fetch.order.class = Class::Demand;
+        self.background -= 1;
         fetch.since = now;
         fetch.deadline = fetch.deadline.max(deadline);
         let (after, place, due) = (fetch.turn(), fetch.place, fetch.deadline);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::lines::Reach;
 use super::operation::Stage;
-use super::order::Place;
+use super::order::{Fetch, Place};
 use super::{Fetcher, Timer};
 use crate::resilience::gate::Class;
 
@@ -35,6 +35,8 @@ impl Fetcher {
     }
 
     fn assert_places(&self) {
+        let is_background = |fetch: &&Fetch| fetch.order.class == Class::Background;
+        assert_eq!(self.background, self.fetches.values().filter(is_background).count());
         let (mut unplaced, mut queued, mut asked, mut retries) = (0, 0, 0, 0);
         for (copy, fetch) in &self.fetches {
             assert_eq!(*copy, fetch.order.copy);

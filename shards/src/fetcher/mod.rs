@@ -121,6 +121,8 @@ pub struct Fetcher {
     paced_until: Option<Moment>,
     /// Of those, bytes for which nobody waited.
     background_bytes: u64,
+    /// Fetches that have not ended and for which nobody waits.
+    background: usize,
     shedder: Shedder,
     /// When what nobody waits for has waited behind demand for too long.
     sheds_at: Option<Moment>,
@@ -174,6 +176,7 @@ impl Fetcher {
             paced: PacedTime::default(),
             paced_until: None,
             background_bytes: 0,
+            background: 0,
             shedder: Shedder::with_deadlines(settings.fetches_max as u64),
             sheds_at: None,
             guard: Guard::new(settings.guard),
@@ -210,6 +213,7 @@ impl Fetcher {
         self.timers.insert((deadline, Timer::Deadline(order.copy)));
         self.unplaced.insert(fetch.turn());
         self.fetches.insert(order.copy, fetch);
+        self.background += usize::from(is_background);
         self.figures.fetches_peak = self.figures.fetches_peak.max(self.fetches.len() as u64);
     }
 
@@ -365,6 +369,7 @@ impl Fetcher {
     fn remove(&mut self, copy: CopyId) {
         self.leave(copy);
         let fetch = self.fetches.remove(&copy).expect("a fetch ends once");
+        self.background -= usize::from(fetch.order.class == Class::Background);
         self.timers.remove(&(fetch.deadline, Timer::Deadline(copy)));
         self.is_due = true;
     }

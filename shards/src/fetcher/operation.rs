@@ -63,8 +63,9 @@ pub(super) struct Operation {
     pub transport: Transport,
     /// When it was asked: no grant begins earlier at its source.
     pub asked: Moment,
-    /// Shared memory: when we stop reading, whatever the source does then.
-    pub readable_until: Moment,
+    /// When its source may say that the time for it is over, and when we stop reading shared memory whatever the source
+    /// does then: the time that was named, and from its Answers on the time that was granted.
+    pub over_at: Moment,
     /// In the order of the Authorize.
     pub parts: Vec<Part>,
     /// Residences that had ended when they were asked for.

@@ -23,7 +23,7 @@ impl Fetcher {
         let number = self.number_of(connection, operation)?;
         let operation = self.operations.get_mut(&number).expect("just found");
         operation.progressed = now;
-        if operation.transport == Transport::Shm && operation.readable_until <= now {
+        if operation.transport == Transport::Shm && operation.over_at <= now {
             return None;
         }
         let part = operation.parts.get(usize::from(index))?;

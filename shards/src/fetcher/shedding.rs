@@ -55,7 +55,9 @@ impl Fetcher {
 
     fn background_waits(&self) -> bool {
         let waits = |turn: Option<&Turn>| turn.is_some_and(|turn| is_background(*turn));
-        waits(self.unplaced.last()) || self.lines.values().any(|line| waits(line.queue.last()))
+        let in_a_queue =
+            || waits(self.unplaced.last()) || self.lines.values().any(|line| waits(line.queue.last()));
+        self.background > 0 && in_a_queue()
     }
 
     fn count_shed(&mut self, class: Class, verdict: Verdict) {

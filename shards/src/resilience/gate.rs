@@ -87,11 +87,8 @@ impl Throttle {
     /// A throttle with all tokens it can have.
     #[must_use]
     pub const fn new(refill: Refill, now: Moment) -> Throttle {
-        let tokens = match refill {
-            Refill::EachTick { ceiling } => ceiling,
-            Refill::Carrying { burst, .. } => burst,
-        };
-        Throttle { refill, tokens, at: now }
+        let empty = Throttle { refill, tokens: 0.0, at: now };
+        Throttle { tokens: empty.full(), ..empty }
     }
 
     /// A tick: tokens come back.
@@ -114,13 +111,8 @@ impl Throttle {
             self.tokens -= amount;
             return Ok(());
         }
-        let retry_after = match self.refill {
-            Refill::Carrying { rate, burst } if amount <= burst && rate > 0.0 => {
-                Duration::try_from_secs_f64((amount - self.tokens) / rate).ok()
-            }
-            _ => None,
-        };
-        Err(Throttled { retry_after })
+        let may_ever = amount <= self.full();
+        Err(Throttled { retry_after: self.wait_for(amount).filter(|_| may_ever) })
     }
 
     /// Whether so many tokens may go now: as many are there, or there is a whole burst and they are more.
@@ -128,15 +120,27 @@ impl Throttle {
     /// # Errors
     /// Says when they may, if nothing else takes any until then.
     pub fn admits(&self, amount: f64) -> Result<(), Throttled> {
-        let (wanted, rate) = match self.refill {
-            Refill::EachTick { .. } => (amount, 0.0),
-            Refill::Carrying { rate, burst } => (amount.min(burst), rate),
-        };
+        let wanted = amount.min(self.full());
         if self.tokens >= wanted {
             return Ok(());
         }
-        let wait = (wanted - self.tokens) / rate;
-        Err(Throttled { retry_after: Duration::try_from_secs_f64(wait).ok() })
+        Err(Throttled { retry_after: self.wait_for(wanted) })
+    }
+
+    /// Most tokens that there can be.
+    const fn full(&self) -> f64 {
+        match self.refill {
+            Refill::EachTick { ceiling } => ceiling,
+            Refill::Carrying { burst, .. } => burst,
+        }
+    }
+
+    /// Time until there are so many tokens, which are more than there are; `None` if time brings none.
+    fn wait_for(&self, wanted: f64) -> Option<Duration> {
+        match self.refill {
+            Refill::EachTick { .. } => None,
+            Refill::Carrying { rate, .. } => Duration::try_from_secs_f64((wanted - self.tokens) / rate).ok(),
+        }
     }
 
     /// Tokens go. What is more than there are is owed: nothing else is admitted until it has come back.

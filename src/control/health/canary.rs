@@ -14,8 +14,8 @@ use orbitkv_wire::identity::key_hash;
 use super::answer::{Canary, PathFault, ShardPath, Step};
 use crate::client::{
     BlockHash, BlockOutcome, Client, ClientError, ClientSettings, CommitOutcome, Group, GroupId, Media,
-    Medium, Namespace, NamespaceDigest, Place, PrefixList, ReadyBlock, Registration, Reserved, Retention,
-    SaveKey, Status,
+    Medium, Namespace, NamespaceDigest, Place, PrefixList, Registration, Reserved, Retention, SaveKey,
+    Status,
 };
 
 /// Longest a check tries a node out; shards share it. The next check is not due before.
@@ -227,7 +227,10 @@ impl Flight {
         })?;
         let acquired = acquired.ok_or_else(|| no_room(step))?;
         let compared = match &acquired.blocks[..] {
-            [Ok(ready)] => self.compare(trip, step, place, ready),
+            [Ok(ready)] => {
+                let bytes = self.answered(step, ready.bytes())?;
+                compare(&trip.payload, bytes, (place, ready.place()), step)
+            }
             [Err(outcome)] => Err(unread(step, *outcome)),
             _ => unreachable!("an Acquire answers for each block"),
         };
@@ -236,25 +239,6 @@ impl Flight {
             return compared.and(self.answered(step, released));
         }
         compared
-    }
-
-    fn compare(
-        &mut self,
-        trip: &Trip,
-        step: Step,
-        place: Place,
-        ready: &ReadyBlock,
-    ) -> Result<(), PathFault> {
-        let bytes = self.answered(step, ready.bytes())?;
-        if bytes != trip.payload.as_slice() {
-            let remedy = "take this host out of service: its memory or its device changes bytes".to_owned();
-            let error = "other bytes came back than were written".to_owned();
-            return Err(PathFault { step, error, remedy, late: false });
-        }
-        match ready.place() {
-            found if found == place => Ok(()),
-            found => Err(odd(step, &format!("it was read from {found:?} in place of {place:?}"))),
-        }
     }
 
     /// What an answer brings; notes a request without one.
@@ -283,6 +267,24 @@ impl Flight {
         let seed = nonce.wrapping_add(u64::from(shard));
         let word = |index: u64| (seed ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
         (0..CANARY_BYTES / 8).flat_map(word).collect()
+    }
+}
+
+/// What was written against what has come back, and from where: as meant, and found.
+fn compare(
+    written: &[u8],
+    found: &[u8],
+    (meant, place): (Place, Place),
+    step: Step,
+) -> Result<(), PathFault> {
+    if found != written {
+        let remedy = "take this host out of service: its memory or its device changes bytes".to_owned();
+        let error = "other bytes came back than were written".to_owned();
+        return Err(PathFault { step, error, remedy, late: false });
+    }
+    match place == meant {
+        true => Ok(()),
+        false => Err(odd(step, &format!("it was read from {place:?} in place of {meant:?}"))),
     }
 }
 
@@ -370,5 +372,35 @@ fn registration() -> Registration {
         pp_size: 1,
         rank_invariant: true,
         groups: vec![Group { group: GROUP, retention: Retention::Full, block_bytes: CANARY_BYTES }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bit_or_byte_of_difference_and_another_place_are_told() {
+        let written: Vec<u8> = (0..CANARY_BYTES).map(|at| at as u8).collect();
+        let there = (Place::Ssd, Place::Ssd);
+        assert!(compare(&written, &written, there, Step::SsdRead).is_ok());
+        let flipped = |at: usize| {
+            let mut found = written.clone();
+            found[at] ^= 0x80;
+            found
+        };
+        let others =
+            [flipped(0), flipped(written.len() - 1), written[1..].to_vec(), vec![0; written.len()], vec![]];
+        for found in others {
+            let fault = compare(&written, &found, there, Step::SsdRead).unwrap_err();
+            assert_eq!((fault.step, fault.late), (Step::SsdRead, false));
+            assert!(
+                fault.error.contains("other bytes") && fault.remedy.contains("out of service"),
+                "{fault:?}"
+            );
+        }
+        // A copy in DRAM says nothing about the SSD.
+        let fault = compare(&written, &written, (Place::Ssd, Place::Dram), Step::SsdRead).unwrap_err();
+        assert!(fault.error.contains("Dram in place of Ssd"), "{fault:?}");
     }
 }

@@ -250,7 +250,7 @@ impl Payload {
             // It was never asked for, so that nothing comes.
             None => {
                 let code = StopCause::Cancelled as u64;
-                self.fetcher.on_stream_over(id, operation, StreamEnd::Reset { code });
+                self.fetcher.on_stream_over(id, operation, StreamEnd::Reset { code }, around.now);
             }
         }
     }
@@ -351,7 +351,7 @@ impl Payload {
         if is_cancelled {
             self.drop_stream(connection, stream, around);
         }
-        self.fetcher.on_stream_over(id, operation, end);
+        self.fetcher.on_stream_over(id, operation, end, now);
         read_bytes
     }
 }

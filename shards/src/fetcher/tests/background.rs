@@ -154,11 +154,12 @@ fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_a
             rig.begin_within(ahead(1), &[at("a")], 300);
             rig.step();
             let number = rig.operation("a");
+            rig.grant_ms = 250;
             rig.grant_all(number);
             (rig, number)
         };
         let (mut rig, number) = begun();
-        rig.pass(299);
+        rig.pass(250);
         rig.stream_over(number, TIME_OVER);
         rig.step();
         assert_eq!((rig.room.figures().calls_failed, rig.outcome()), (0, Err(BlockOutcome::Busy)));
@@ -167,7 +168,6 @@ fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_a
         rig.pass(250);
         rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
         rig.step();
-        rig.pass(50);
         rig.stream_over(number, TIME_OVER);
         let again = rig.operation("a");
         assert_eq!((again == number, rig.blocks(again)), (false, vec![1]));
@@ -181,13 +181,32 @@ fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_a
         }
         assert_eq!((rig.room.figures().calls_failed, rig.outcome()), (0, Ok(Medium::Dram)));
 
-        // One that always says so is asked as often as anybody.
+        // One whose time is over each time is asked as often as anybody.
         let (mut rig, _) = begun();
         rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
-        for _ in 0..FetcherSettings::default().routes_max {
+        for round in 0..FetcherSettings::default().routes_max {
             assert!(rig.ended.is_empty());
+            if round > 0 {
+                rig.grant_all(rig.operation("a"));
+            }
+            rig.pass(250);
             rig.stream_over(rig.operation("a"), TIME_OVER);
         }
-        assert_eq!((rig.room.figures().extra_asks, rig.outcome()), (0, Err(BlockOutcome::Busy)));
+        let figures = rig.room.figures();
+        assert_eq!((figures.calls_failed, figures.extra_asks), (0, 0));
+        assert_eq!(rig.outcome(), Err(BlockOutcome::Busy));
+
+        // One that says so of time which it has granted, or which was named and it has not answered yet, has failed.
+        for is_answered in [true, false] {
+            let (mut rig, mut number) = begun();
+            if !is_answered {
+                rig.begin_within(order(2, u64::from(BYTES)), &[at("a")], 300);
+                rig.step();
+                number = rig.operations("a").into_iter().find(|other| *other != number).unwrap();
+            }
+            rig.pass(249);
+            rig.stream_over(number, TIME_OVER);
+            assert_eq!((rig.room.figures().calls_failed, rig.ended.len()), (1, 1), "{is_answered}");
+        }
     }
 }

@@ -463,7 +463,7 @@ impl World {
         let is_over = stream.is_over;
         let connection = stream.connection;
         self.streams.insert(number, stream);
-        self.room.on_stream_over(connection, operation, end);
+        self.room.on_stream_over(connection, operation, end, self.now);
         self.room.assert_invariants();
         self.take_effects();
         // What is told over shared memory is read on when the stream has ended.

@@ -166,7 +166,7 @@ fn what_comes_late_changes_nothing() {
     let late = FromSource::Bytes { index: 0, bytes: BYTES, checksum: 4711 };
     rig.room.on_message(connection, Rig::id(number), &late, rig.now);
     rig.room.on_bytes(connection, Rig::id(number), 0, 4711);
-    rig.room.on_stream_over(connection, Rig::id(number), StreamEnd::Finished);
+    rig.room.on_stream_over(connection, Rig::id(number), StreamEnd::Finished, rig.now);
     rig.step();
     assert_eq!((rig.room.figures().late, rig.room.figures().fetched), (2, 0));
     assert!(rig.closed.is_empty());

@@ -101,6 +101,8 @@ pub struct Rig {
     /// Whether sources go on with what was cancelled: its streams end when the test says so.
     pub keeps_cancelled: bool,
     pub cancelled: BTreeMap<u64, ConnectionId>,
+    /// Milliseconds that sources grant.
+    pub grant_ms: u32,
     /// Streams of those that have ended.
     streams_ended: u64,
     settings: FetcherSettings,
@@ -136,6 +138,7 @@ impl Rig {
             changes: Vec::new(),
             keeps_cancelled: false,
             cancelled: BTreeMap::new(),
+            grant_ms: 1_000,
             streams_ended: 0,
             settings,
             connections_made: 0,
@@ -277,7 +280,7 @@ impl Rig {
     pub fn end_cancelled(&mut self, number: u64) {
         let connection = self.cancelled.remove(&number).expect("a stream that was cancelled");
         self.streams_ended += 1;
-        self.room.on_stream_over(connection, Rig::id(number), StreamEnd::Reset { code: 1 });
+        self.room.on_stream_over(connection, Rig::id(number), StreamEnd::Reset { code: 1 }, self.now);
     }
 
     fn finish(&mut self, copy: CopyId, outcome: Result<(Medium, u64), BlockOutcome>) {
@@ -353,10 +356,8 @@ impl Rig {
     }
 
     pub fn answer(&mut self, number: u64, answers: &[Answer]) {
-        self.say(
-            number,
-            FromSource::Answers { grant_ms: 1_000, summary: UNMEASURED, answers: answers.to_vec() },
-        );
+        let (grant_ms, answers) = (self.grant_ms, answers.to_vec());
+        self.say(number, FromSource::Answers { grant_ms, summary: UNMEASURED, answers });
     }
 
     pub fn grant_all(&mut self, number: u64) {
@@ -419,7 +420,7 @@ impl Rig {
 
     pub fn stream_over(&mut self, number: u64, end: StreamEnd) {
         let connection = self.asked[&number].connection;
-        self.room.on_stream_over(connection, Rig::id(number), end);
+        self.room.on_stream_over(connection, Rig::id(number), end, self.now);
         self.step();
     }
 
