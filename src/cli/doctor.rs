@@ -8,6 +8,7 @@ mod cluster;
 mod config;
 mod own_path;
 mod rates;
+mod zones;
 
 use std::process::ExitCode;
 
@@ -237,6 +238,7 @@ pub fn findings(page: &MetadataPage) -> Vec<Finding> {
     let mut found: Vec<Finding> = page.shards.iter().flat_map(of_shard).collect();
     found.extend(cluster::findings(page));
     found.extend(config::findings(page));
+    found.extend(zones::findings(page));
     if page.identity.arena_pages == "small" {
         found.push(Finding {
             severity: Severity::Notice,

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod drain;
 pub mod drill;
 pub mod epochs;
+pub mod failback;
 pub mod http_client;
 pub mod lab;
 pub mod migrate;
@@ -68,6 +69,8 @@ pub enum Command {
     Turns(turns::TurnsArgs),
     /// Wait until a node has installed another node's inventory up to a fence
     Await(await_fence::AwaitArgs),
+    /// Ask the nodes of a node's own zone first again, after it had left that zone for another
+    Failback(failback::FailbackArgs),
     /// List registered namespaces with the model each stands for
     Namespaces(namespaces::NamespacesArgs),
     /// Say what is wrong with a node, why, and the remedy
@@ -109,6 +112,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Routes(args) => routes::run(&args),
         Command::Turns(args) => turns::run(&args),
         Command::Await(args) => await_fence::run(&args),
+        Command::Failback(args) => failback::run(&args),
         Command::Namespaces(args) => namespaces::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),

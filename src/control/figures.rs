@@ -15,7 +15,7 @@ use super::report::{
     SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState,
     ThrottledReport, TurnReport,
 };
-use super::{routes, sources};
+use super::{routes, sources, zones};
 use crate::core::report::CoreReport;
 use crate::peers;
 
@@ -228,6 +228,7 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         routes: report.payload.traces.iter().map(routes::row).collect(),
         breakers: report.payload.breakers.iter().map(breaker).collect(),
         sources: report.payload.sources.iter().map(sources::row).collect(),
+        zones: zones::report(&report.zones),
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,

@@ -37,7 +37,7 @@ use super::metrics;
 use super::owners::OwnersPage;
 use super::policy::view::ConfigView;
 use super::report::{NamespaceRow, ShardReport};
-use super::{routes, turns, ui, visibility};
+use super::{routes, turns, ui, visibility, zones};
 use crate::peers::SamplesAnswer;
 use crate::settings::Token;
 use crate::turns::recorder::TurnsAnswer;
@@ -121,6 +121,9 @@ pub trait NodePort: Clone + Send + Sync + 'static {
         scope: Option<ScopeDigest>,
         longest: Duration,
     ) -> impl Future<Output = Result<(), AwaitFailure>> + Send;
+
+    /// Tells every core of a node with peers to go back to the node's own zone; whether all were told.
+    fn fail_back(&self) -> bool;
 
     /// What does not change.
     fn identity(&self) -> &NodeIdentity;
@@ -348,6 +351,7 @@ fn router<P: NodePort>(api: Arc<Api<P>>) -> Router {
         .route("/cache/turns", get(turns::page::<P>))
         .route("/cache/turns/forget", post(turns::forget::<P>))
         .route("/cache/sync", post(barriers::sync::<P>))
+        .route("/zones/failback", post(zones::fail_back::<P>))
         .merge(ui::pages())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong)

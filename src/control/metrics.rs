@@ -2,7 +2,7 @@
 //!
 //! The registry is filled anew at each scrape from reports that the cores already keep, so nothing is
 //! counted twice and no core shares a counter. Labels are those that the operator guide lists, all from fixed sets but
-//! `shard` and `peer`: none per block, request, namespace or incarnation.
+//! `shard`, `peer` and `zone`: none per block, request, namespace or incarnation.
 
 mod of_peers;
 
@@ -17,7 +17,7 @@ use super::durations;
 use super::metadata::{Membership, MetadataPage, Phase};
 use super::policy::view;
 use super::report::{ShardReport, SsdState};
-use super::sources;
+use super::{sources, zones};
 
 /// Content type of [`render`]'s text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -410,6 +410,7 @@ pub(super) fn render(page: &MetadataPage) -> Result<String, std::fmt::Error> {
         view::register(&mut registry, &page.config);
         register_breakers(&mut registry, &page.shards);
         sources::register(&mut registry, &page.shards);
+        zones::register(&mut registry, &page.shards);
     }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
@@ -422,6 +423,7 @@ mod tests {
 
     use super::super::report::{BreakerReport, PeersReport};
     use super::super::sources::SourceReport;
+    use super::super::zones::ZonesReport;
     use super::*;
 
     /// Of a page, as `metric` and `label`.
@@ -443,7 +445,9 @@ mod tests {
             BreakerReport { node_id: "a".to_owned(), state: "open".to_owned(), ..BreakerReport::default() };
         let source =
             SourceReport { node_id: "a".to_owned(), mode: "down".to_owned(), ..SourceReport::default() };
-        let peers = PeersReport { breakers: vec![breaker], sources: vec![source], ..PeersReport::default() };
+        let zones = ZonesReport { zones: vec!["east".to_owned()], ..ZonesReport::default() };
+        let (breakers, sources) = (vec![breaker], vec![source]);
+        let peers = PeersReport { breakers, sources, zones, ..PeersReport::default() };
         let mut report = ShardReport { peers: Some(peers), ..ShardReport::default() };
         report.jobs.audit_age_ms = Some(1);
         let labels = labelled(&MetadataPage { shards: vec![report], ..MetadataPage::default() });

@@ -27,6 +27,7 @@ pub mod sources;
 pub mod turns;
 mod ui;
 pub mod visibility;
+pub mod zones;
 
 #[cfg(test)]
 mod tests;

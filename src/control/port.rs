@@ -494,6 +494,10 @@ impl NodePort for CorePort {
         self.await_installed(fence, scope, longest).await
     }
 
+    fn fail_back(&self) -> bool {
+        self.tell_all(|| Letter::FailBack)
+    }
+
     fn identity(&self) -> &NodeIdentity {
         &self.shared.identity
     }

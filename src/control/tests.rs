@@ -10,7 +10,7 @@ use orbitkv_shards::fence::{AwaitFailure, Fence};
 use orbitkv_wire::identity::{Incarnation, Sequence};
 use orbitkv_wire::membership::MemberRecord;
 use orbitkv_wire::scope::ScopeDigest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use orbitkv_shards::membership::{Figures, Roster, Standing};
 
@@ -22,7 +22,8 @@ use super::http::{BODY_BYTES_MAX, HttpSettings, NodePort, PortError, ShardFence,
 use super::metadata::{NodeIdentity, Phase};
 use super::owners::OwnersPage;
 use super::policy::view::ConfigView;
-use super::report::{NamespaceRow, ShardReport};
+use super::report::{NamespaceRow, PeersReport, ShardReport};
+use super::zones::ZonesReport;
 use crate::cli::http_client::{ClientError, HttpClient};
 use crate::exit::Exit;
 use crate::peers::SamplesAnswer;
@@ -40,6 +41,8 @@ pub(super) struct Answers {
     pub(super) revisions: Vec<u64>,
     /// Who is in the cluster at each of them.
     pub(super) members: Vec<MemberRecord>,
+    /// Whether the cores' lanes are full.
+    is_crowded: bool,
     /// Owner streams; none if there is no page of them.
     pub(super) owners: Option<OwnersPage>,
     /// What becomes of a canary on each SSD, and how long that takes; a fault keeps all from being tried.
@@ -106,6 +109,10 @@ impl NodePort for FakeNode {
         _longest: Duration,
     ) -> Result<(), AwaitFailure> {
         Err(AwaitFailure::Standalone)
+    }
+
+    fn fail_back(&self) -> bool {
+        !self.answers.lock().expect("not poisoned").is_crowded
     }
 
     fn identity(&self) -> &NodeIdentity {
@@ -208,6 +215,7 @@ impl Running {
             has_ssd: Vec::new(),
             members: Vec::new(),
             owners: None,
+            is_crowded: false,
         };
         let node = FakeNode { identity: Arc::new(identity), answers: Arc::new(Mutex::new(answers)) };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -475,6 +483,26 @@ fn sync_answers_with_the_fence_of_one_incarnation() {
     assert_eq!(api.post("/cache/sync", JSON, "").0, 503);
     api.answers(|answers| answers.fences = vec![Err(PortError::Stopping)]);
     assert_eq!(api.post("/cache/sync", JSON, "").1["error"], "stopping");
+}
+
+#[test]
+fn going_back_to_the_own_zone_is_answered_with_what_each_core_prefers() {
+    let api = Running::start(Start::default());
+    let (status, body) = api.post("/zones/failback", JSON, "{}");
+    assert_eq!((status, body["error"].as_str()), (409, Some("standalone")));
+    let own = || "east".to_owned();
+    let core = |shard, preferred| {
+        let zones = ZonesReport { own: own(), preferred, ..ZonesReport::default() };
+        let peers = Some(PeersReport { zones, ..PeersReport::default() });
+        ShardReport { peers, ..report(shard, "life", 9) }
+    };
+    let reports = Ok(vec![core(1, None), core(0, Some(own()))]);
+    api.answers(|answers| (answers.reports, answers.revisions) = (reports, vec![3]));
+    let said = api.post("/zones/failback", JSON, "");
+    assert_eq!(said, (200, json!({"own": "east", "preferred": ["east", null]})));
+    api.answers(|answers| answers.is_crowded = true);
+    let (status, body) = api.post("/zones/failback", JSON, "{}");
+    assert_eq!((status, body["error"].as_str()), (503, Some("busy")));
 }
 
 #[test]

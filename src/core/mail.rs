@@ -85,6 +85,8 @@ pub enum Letter {
     Samples(SamplesQuestion),
     /// Control wants a page of what this core recorded of its turns.
     Turns(TurnsQuestion),
+    /// The operator goes back to the node's own zone.
+    FailBack,
     /// Settings that hold from now on, and the number of their version.
     Policy(Box<(u64, Policy)>),
     /// End now: whatever the device still does is waited for, nothing else.

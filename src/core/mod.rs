@@ -352,7 +352,8 @@ impl Core {
             | Letter::Excluded(..)
             | Letter::Owners(..)
             | Letter::Readings(..)
-            | Letter::Samples(..) => {
+            | Letter::Samples(..)
+            | Letter::FailBack => {
                 self.on_peers_letter(from, letter, now);
             }
             Letter::Turns(question) => {

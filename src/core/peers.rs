@@ -106,6 +106,7 @@ impl Core {
                 let samples = Box::new(peers.samples(&question));
                 mail.answer(from, Answer::Samples(question.tag, shard.index(), samples));
             }
+            Letter::FailBack => peers.fail_back(now),
             letter => unreachable!("{letter:?} is not about peers"),
         }
     }

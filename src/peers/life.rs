@@ -7,7 +7,6 @@ use orbitkv_native::quic::{Fingerprint, Member as Endpoint};
 use orbitkv_shards::inventory::subscriber::Index;
 use orbitkv_shards::members::{Local, Member, MemberMap};
 use orbitkv_shards::membership::{LookupDone, Roster};
-use orbitkv_shards::resilience::zones::{Distance, ZoneLabel};
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::identity::{Incarnation, NodeId};
@@ -43,8 +42,8 @@ pub struct Neighbours {
     pub map: MemberMap,
     /// In the order of names.
     contacts: Vec<(NodeId, Arc<Contact>)>,
-    /// Who stands in the zone of whoever looks, in the order of names.
-    near: Vec<NodeId>,
+    /// Who stands in the zone that whoever looks prefers, in the order of names.
+    preferred: Vec<NodeId>,
 }
 
 impl Neighbours {
@@ -53,25 +52,28 @@ impl Neighbours {
     pub fn of(roster: &Roster) -> Neighbours {
         let contact = |node| roster.contact(node).map(|contact| (node, contact.clone()));
         let contacts = roster.map().members().iter().filter_map(|member| contact(member.node)).collect();
-        Neighbours { map: roster.map().clone(), contacts, near: Vec::new() }
+        Neighbours { map: roster.map().clone(), contacts, preferred: Vec::new() }
     }
 
-    /// As a node of them sees them.
-    fn seen_from(mut self, own: NodeId) -> Neighbours {
-        let zone = self.contact(own).map(|contact| contact.zone.clone()).filter(|zone| !zone.is_empty());
-        let own_zone = zone.map(|zone| ZoneLabel::new("", &zone));
-        let is_near = |contact: &Contact| {
-            let theirs = ZoneLabel::new("", &contact.zone);
-            own_zone.as_ref().is_some_and(|zone| zone.distance(&theirs) == Distance::SameZone)
-        };
-        let near = self.contacts.iter().filter(|(_, contact)| is_near(contact));
-        self.near = near.map(|(node, _)| *node).collect();
-        self
+    /// Zones of all members but one, those without a name among them.
+    pub(super) fn zones_beside(&self, own: NodeId) -> impl Iterator<Item = &str> {
+        let others = self.contacts.iter().filter(move |(node, _)| *node != own);
+        others.map(|(_, contact)| contact.zone.as_str())
     }
 
-    /// How far a member is.
-    pub(super) fn distance(&self, node: NodeId) -> Distance {
-        if self.near.binary_search(&node).is_ok() { Distance::SameZone } else { Distance::SameRegion }
+    /// Who stands in a zone, in the order of names.
+    pub(super) fn in_zone(&self, zone: &str) -> impl Iterator<Item = NodeId> {
+        self.contacts.iter().filter(move |(_, contact)| contact.zone == zone).map(|(node, _)| *node)
+    }
+
+    /// Prefers whoever stands in a zone, or nobody.
+    pub(super) fn prefer(&mut self, zone: Option<&str>) {
+        self.preferred = zone.into_iter().flat_map(|zone| self.in_zone(zone)).collect();
+    }
+
+    /// Whether a member stands in the preferred zone.
+    pub(super) fn is_preferred(&self, node: NodeId) -> bool {
+        self.preferred.binary_search(&node).is_ok()
     }
 
     /// The key that a member publishes.
@@ -190,6 +192,8 @@ impl Peers {
         let own = self.local.shards;
         let elsewhere = |member: &Member| !member.shards.is_multiple_of(own);
         self.streams_elsewhere = neighbours.map.members().iter().any(elsewhere);
-        self.neighbours = neighbours.seen_from(self.local.node);
+        self.neighbours = neighbours;
+        self.zones.on_members(self.neighbours.zones_beside(self.local.node));
+        self.neighbours.prefer(self.zones.preferred());
     }
 }

@@ -18,6 +18,7 @@ mod permits;
 mod report;
 mod samples;
 mod settings;
+mod zones;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -33,8 +34,10 @@ use orbitkv_shards::inventory::publisher::{CloseCause, Publisher, PublisherEffec
 use orbitkv_shards::inventory::subscriber::{Index, StreamId, Subscriber, SubscriberEffect};
 use orbitkv_shards::members::Local;
 use orbitkv_shards::membership::{LookupDone, LookupPurpose, LookupWish, RefreshPolicy};
+use orbitkv_shards::planner::ZonePreference;
 use orbitkv_shards::shard::Shard;
 use orbitkv_shards::time::Moment;
+use orbitkv_wire::config::place_hash;
 use orbitkv_wire::identity::{NamespaceDigest, NodeId, Sequence, SessionId, ShardIndex};
 
 use crate::core::mail::{Answer, Letter};
@@ -85,6 +88,9 @@ pub struct Peers {
     local: Local,
     life: Life,
     neighbours: Neighbours,
+    /// Whose zone is asked first.
+    zones: ZonePreference,
+    failover_checks: u32,
     endpoint: Endpoint,
     publisher: Publisher,
     subscriber: Subscriber,
@@ -170,6 +176,8 @@ impl Peers {
             local,
             life: Life::Unregistered,
             neighbours: Neighbours::default(),
+            zones: ZonePreference::new(&settings.zone, place_hash(local.node), settings.failover_checks),
+            failover_checks: settings.failover_checks,
             endpoint,
             publisher,
             subscriber,
@@ -271,6 +279,7 @@ impl Peers {
         samples::note_installs(&mut self.samples, &mut self.subscriber);
         trace.lap(What::Subscriber);
         self.interpret(now);
+        self.check_zones(now, boot);
         trace.lap(What::Departures);
         let (payload, mut around) = self.payload_around(now, boot);
         more |= payload.turn(!before.is_behind, shard, &mut around);
@@ -283,6 +292,7 @@ impl Peers {
             self.subscriber.next_deadline(),
             self.links.next_deadline(),
             self.payload.next_deadline(now),
+            self.zones.next_check(),
         ];
         self.deadline = deadlines.into_iter().flatten().min();
         trace.lap(What::Departures);

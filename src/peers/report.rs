@@ -8,6 +8,7 @@ use orbitkv_shards::fence::{Reading, WaiterId};
 use orbitkv_shards::index::IndexAccounting;
 use orbitkv_shards::inventory::publisher;
 use orbitkv_shards::inventory::subscriber::{OwnerDetail, StreamId, SubscriberFigures};
+use orbitkv_shards::planner::ZoneStanding;
 use orbitkv_shards::resilience::signature::Mode;
 use orbitkv_shards::shard::Tag;
 use orbitkv_shards::time::Moment;
@@ -38,6 +39,8 @@ pub struct PeersReport {
     pub endpoint: quic::Counters,
     /// What is lent and fetched.
     pub payload: PayloadReport,
+    /// Whose zone is asked first.
+    pub zones: ZoneStanding,
     /// Turns in which a handshake was worked on: signatures make them long.
     pub handshake_turns: u64,
     /// How long no page came of the bootstrap that waits longest; none if every stream has its view.
@@ -114,6 +117,7 @@ impl Peers {
             subscriber: self.subscriber.figures().clone(),
             endpoint: self.endpoint.counters(),
             payload: self.payload.report(now),
+            zones: self.zones.standing(),
             handshake_turns: self.handshake_turns,
             bootstrap_age: self.subscriber.bootstrap_age(now),
         }

@@ -71,6 +71,10 @@ pub struct PeersSettings {
     pub routing: Mode,
     /// How peers that fail are treated.
     pub guard: PeerGuard,
+    /// Its zone; empty if it names none.
+    pub zone: String,
+    /// Checks in a row that the preferred zone misses before another one is.
+    pub failover_checks: u32,
     /// How fast the node's payload may go; a core has its share.
     pub rates: PeerRates,
     /// Inventory sessions of a core in either direction.
@@ -139,6 +143,8 @@ impl PeersSettings {
             slice_bytes: settings.dram_slice_bytes,
             background_bytes_max: pool_bytes / 100 * u64::from(settings.prefetch_percent),
             guard: cluster.guard,
+            zone: cluster.zone.clone(),
+            failover_checks: cluster.failover_checks,
             rates: cluster.rates,
             refresh: cluster.refresh,
             visibility_samples: cluster.visibility_samples,

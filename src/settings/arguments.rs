@@ -338,6 +338,11 @@ pub struct NodeArgs {
     #[arg(long, value_name = "N", env = "ORBITKV_RETRY_BURST", help_heading = "Peers")]
     pub retry_burst: Option<u32>,
 
+    /// Checks in a row, one each 2 s, that this node's own zone must have missed for another zone's nodes to be asked first,
+    /// 1 to 300; it does not go back by itself  [default: 3]
+    #[arg(long, value_name = "N", env = "ORBITKV_FAILOVER_CHECKS", help_heading = "Peers")]
+    pub failover_checks: Option<u32>,
+
     /// How it is chosen which node is asked for a block  [default: shadow]
     #[arg(long, value_name = "POLICY", env = "ORBITKV_ROUTE_POLICY", help_heading = "Peers")]
     pub route_policy: Option<RoutePolicy>,
@@ -418,6 +423,7 @@ impl NodeArgs {
             breaker_pause: self.breaker_pause.or(below.breaker_pause),
             retry_percent: self.retry_percent.or(below.retry_percent),
             retry_burst: self.retry_burst.or(below.retry_burst),
+            failover_checks: self.failover_checks.or(below.failover_checks),
             route_policy: self.route_policy.or(below.route_policy),
             retention: self.retention.or(below.retention),
             receive_budget: self.receive_budget.or(below.receive_budget),
@@ -457,6 +463,7 @@ impl NodeArgs {
             ("--refresh-policy", self.refresh_policy.map(|policy| format!("{policy:?}").to_lowercase())),
             ("--watch-lag", self.watch_lag.map(|span| span.to_string())),
             ("--retry-burst", self.retry_burst.map(|blocks| blocks.to_string())),
+            ("--failover-checks", self.failover_checks.map(|checks| checks.to_string())),
             ("--visibility-samples", self.visibility_samples.map(|count| count.to_string())),
             ("--retention", self.retention.map(|policy| format!("{policy:?}").to_lowercase())),
             ("--route-policy", self.route_policy.map(|policy| format!("{policy:?}").to_lowercase())),

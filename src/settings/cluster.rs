@@ -13,7 +13,7 @@ use orbitkv_wire::scope::Scope;
 
 use super::etcd::{EtcdFiles, EtcdSettings};
 use super::flow::{PeerRates, rates};
-use super::guard::{PeerGuard, guard};
+use super::guard::{PeerGuard, failover_checks, guard};
 use super::refusal::refused;
 use super::{NodeArgs, RefreshChoice, RetentionChoice, RoutePolicy, SettingsError, check_share};
 use crate::peers::RECEIVE_SLICE_BYTES_MIN;
@@ -58,6 +58,8 @@ pub struct ClusterSettings {
     pub shares_memory: bool,
     /// How peers that fail are treated.
     pub guard: PeerGuard,
+    /// Checks in a row that the zone asked first misses before another one is.
+    pub failover_checks: u32,
     /// How fast payload may go.
     pub rates: PeerRates,
     /// What is read in etcd when a peer is not what it was taken for.
@@ -131,6 +133,7 @@ pub(super) fn cluster(args: &NodeArgs, shards: u64) -> Result<Option<ClusterSett
         coalesce: coalesce(args)?,
         shares_memory: shares_memory(args)?,
         guard: guard(args)?,
+        failover_checks: failover_checks(args)?,
         rates: rates(args, shards)?,
         refresh: refresh(args),
         watch_lag: watch_lag(args)?,

@@ -1,11 +1,12 @@
-//! When a peer or the SSD is left alone, and how much is asked of peers again: the settings behind the guards of the
-//! fetcher and of the device.
+//! When a peer, a zone or the SSD is left, and how much is asked of peers again: the settings behind the guards of the
+//! fetcher, of the order of sources and of the device.
 
 use std::time::Duration;
 
 use orbitkv_shards::fetcher::{FetcherSettings, GuardSettings};
 use orbitkv_shards::flow::PIECE_WAIT;
 use orbitkv_shards::resilience::breaker::WINDOW_CALLS_MAX;
+use orbitkv_shards::resilience::failover;
 use orbitkv_shards::shard::DeviceGuardSettings;
 
 use super::refusal::refused;
@@ -32,6 +33,10 @@ const READ_BUDGET_MAX: Duration = Duration::from_secs(60);
 
 /// What eight calls carry: more is no burst, and each core keeps a word for each.
 const RETRY_BURST_MAX: u32 = 1_024;
+
+/// Ten minutes of checks: a zone that is silent for longer is an operator's business by then.
+const FAILOVER_CHECKS_MAX: u32 = 300;
+const _: () = assert!(failover::THRESHOLD <= FAILOVER_CHECKS_MAX, "the default is allowed");
 
 /// How peers that fail are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +81,18 @@ pub(super) fn device(args: &NodeArgs) -> Result<DeviceGuardSettings, SettingsErr
         read_budget: span("--ssd-read-budget", args.ssd_read_budget, read_budget, budgets)?,
         ..defaults
     })
+}
+
+/// Decides after how many missed checks another zone is asked first.
+pub(super) fn failover_checks(args: &NodeArgs) -> Result<u32, SettingsError> {
+    match args.failover_checks.unwrap_or(failover::THRESHOLD) {
+        checks @ 1..=FAILOVER_CHECKS_MAX => Ok(checks),
+        checks => {
+            let bound = format!("must be 1 to {FAILOVER_CHECKS_MAX} checks, of which there is one each 2 s");
+            let remedy = format!("use --failover-checks {}", failover::THRESHOLD);
+            Err(refused("--failover-checks", checks, bound, remedy))
+        }
+    }
 }
 
 /// Decides how peers that fail are treated.

@@ -44,7 +44,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 50] = [
+const STABLE: [&str; 51] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -76,6 +76,7 @@ const STABLE: [&str; 50] = [
     "breaker-pause",
     "retry-percent",
     "retry-burst",
+    "failover-checks",
     "route-policy",
     "retention",
     "ssd-backend",
@@ -351,7 +352,8 @@ fn every_setting_can_come_from_a_file() {
             "receive-rate" | "egress-rate" | "namespace-rate" | "namespace-burst" => "\"64mib\"",
             "coalesce" | "audit" | "call-budget" | "breaker-pause" | "ssd-breaker-pause"
             | "ssd-read-budget" => "\"1ms\"",
-            "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker" => "1",
+            "breaker" | "breaker-calls" | "retry-percent" | "retry-burst" | "ssd-breaker"
+            | "failover-checks" => "1",
             "shards" | "cores" | "device-cores" | "engine-uid" | "ssd-depth" | "prefetch" => "1",
             "layout" => "\"auto\"",
             "idle" => "\"spin\"",
@@ -433,6 +435,7 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
     assert_eq!(cluster.keyspace.prefix(), "/orbitkv/v2/prod/");
     let guard = cluster.guard;
     assert_eq!((guard.call_budget, guard.guard), (Duration::from_secs(1), GuardSettings::default()));
+    assert_eq!(cluster.failover_checks, 3);
     assert_eq!((cluster.scope, cluster.coalesce), (Scope::All, Duration::from_millis(2)));
     assert_eq!((cluster.index_slice_bytes, cluster.receive_slice_bytes), (256 * MIB, 64 * MIB));
     assert_eq!(resolve(&[], 2).expect("legal").cluster, None);
@@ -446,6 +449,7 @@ fn a_cluster_needs_etcd_a_name_and_an_address() {
         (&["--coalesce", "0ms"], &["--coalesce", "standalone"]),
         (&["--transports", "quic"], &["--transports quic", "standalone"]),
         (&["--breaker", "0"], &["--breaker 0", "standalone"]),
+        (&["--failover-checks", "3"], &["--failover-checks 3", "standalone"]),
         (&["--receive-budget", "8mib"], &["--receive-budget 8mib", "standalone"]),
         (&["--receive-rate", "8mib"], &["--receive-rate 8mib", "standalone"]),
         (&["--egress-rate", "0"], &["--egress-rate 0", "standalone"]),
@@ -488,6 +492,8 @@ fn settings_of_a_cluster_have_bounds() {
         (&["--breaker-calls", "0"], &["--breaker-calls 0", "1 to 10000 calls", "use --breaker-calls 20"]),
         (&["--breaker-pause", "1ms"], &["--breaker-pause 1ms", "10ms to 60s", "use --breaker-pause 1s"]),
         (&["--retry-burst", "1025"], &["--retry-burst 1025", "0 to 1024 blocks", "--retry-burst 64"]),
+        (&["--failover-checks", "0"], &["--failover-checks 0", "1 to 300 checks", "--failover-checks 3"]),
+        (&["--failover-checks", "301"], &["--failover-checks 301", "1 to 300", "use --failover-checks 3"]),
         (&["--retry-percent", "200"], &["--retry-percent 200", "0 to 100 percent", "--retry-percent 10"]),
         (&["--visibility-samples", "65537"], &["--visibility-samples 65537", "at most 65536"]),
         (&["--watch-lag", "601s"], &["--watch-lag 601s", "at most 600s"]),

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::faults::{doctor, orbitkv};
 use crate::harness::etcd::free_port;
-use crate::harness::{Etcd, Node, NodeOrder, Saver, WAIT, http_text};
+use crate::harness::{Etcd, Node, NodeOrder, Saver, WAIT, eventually, http_text};
 use crate::peers::{await_installed, keys, knows_all, order, peers};
 
 /// Calls that are looked back on.
@@ -94,6 +94,45 @@ fn the_same_zone_is_asked_first_and_the_other_hears_that_it_is_the_second() {
         assert!(metrics.contains(&second), "{metrics}");
         zoned.near.signal(Signal::CONT);
     }
+}
+
+#[test]
+fn a_zone_that_was_silent_is_asked_first_again_once_the_operator_says_so() {
+    let zoned = Zoned::of("a", &["--failover-checks", "1"], |order| order);
+    let shared = zoned.shared(3);
+    let mut engine = Saver::connect(&zoned.reader.socket(), "engine");
+    let mut asked_for = |key| {
+        let firsts = || [&zoned.near, &zoned.far].map(|source| asked(source)[0]);
+        let before = firsts();
+        engine.check_ready(&[key]);
+        let after = firsts();
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    assert_eq!(asked_for(shared[0]), [1, 0]);
+
+    zoned.near.signal(Signal::STOP);
+    eventually("another zone is preferred", || {
+        (peers(&zoned.reader).zones.preferred.as_deref() == Some("west")).then_some(())
+    });
+    zoned.near.signal(Signal::CONT);
+    knows_all(&zoned.reader, 3);
+    await_installed(&zoned.near, &zoned.reader);
+    assert_eq!(asked_for(shared[1]), [0, 1], "it is back, and as fresh as the other");
+    let has_left = || doctor(&zoned.reader).1.contains(&"zone-left".to_owned());
+    assert!(has_left());
+    let metrics = http_text(zoned.reader.http(), "/metrics");
+    for line in [
+        r#"orbitkv_preferred_zone{shard="0",zone="east"} 0"#,
+        r#"orbitkv_preferred_zone{shard="0",zone="west"} 1"#,
+        r#"orbitkv_zone_changes_total{shard="0",kind="failover"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+
+    let said = zoned.reader.operator("failback", &[]);
+    assert!(said.code == Some(0) && said.stdout.contains("zone east are asked first"), "{said:#?}");
+    assert_eq!(asked_for(shared[2]), [1, 0]);
+    assert!(!has_left());
 }
 
 #[test]

@@ -27,9 +27,13 @@ use crate::report::{Gate, Report};
 use crate::{Failure, machine, progress, routing};
 use rows::Row;
 
-/// Patterns that nothing of a node asks, and why; the others are measured.
+/// Patterns that nothing of a node asks, or that are not measured, and why; the others are.
 const UNUSED: &[(&str, &str)] = &[
-    ("failover", "no preferred source: candidates are in a fixed order for each block"),
+    (
+        "failover",
+        "asked for the order of zones (`--failover-checks`); a change takes some ten seconds, and what it spares shows \
+         only over several outages, which no row here makes",
+    ),
     (
         "degradation",
         "a Query tells prefix, coverage, age of its hints and what it left out, and old hints rank last; no switch",

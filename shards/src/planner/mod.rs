@@ -18,6 +18,7 @@ mod route;
 mod settings;
 mod told;
 mod trace;
+mod zone_preference;
 
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub use route::{Choice, Load, Route, Trial, TrialOutcome, Want};
 pub use settings::{Mode, PlannerSettings};
 pub use told::{AGE_BOUNDS, AgeFigures, ByAge, OwnerEvidence};
 pub use trace::{REPLANS, Reason, RouteTrace, TracedPlan, TracedRoute};
+pub use zone_preference::{CHECK_INTERVAL, ZoneChange, ZonePreference, ZoneStanding};
 
 /// The planner of one core.
 #[derive(Debug)]

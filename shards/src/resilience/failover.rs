@@ -47,7 +47,7 @@ impl Default for FailoverSettings {
 pub enum Cause {
     /// It missed its checks.
     Failover,
-    /// A more preferred one answers again.
+    /// A more preferred one answers again, or the operator goes back.
     Failback,
 }
 
@@ -159,6 +159,40 @@ impl Failover {
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Checks in a row that the candidate in use has missed.
+    #[must_use]
+    pub fn missed(&self) -> u32 {
+        self.missed
+    }
+
+    /// Goes back to the most preferred candidate because the operator says so, whether it answers or not: it is left
+    /// again after as many missed checks as any other. None if it is used, or a change runs.
+    pub fn fail_back(&mut self, now: Moment) -> Option<FailoverAction> {
+        let is_due = self.active != 0 && self.transition.is_none();
+        is_due.then(|| self.begin(Cause::Failback, 0, now))
+    }
+
+    /// From now on there are other candidates, in their order of preference: for each the place that it had, none if it
+    /// is new. What was seen of those that stay is kept. A change to somebody who is gone is not made, and a candidate
+    /// that is left alone has missed nothing: there was nobody to change to.
+    ///
+    /// # Panics
+    /// If the candidate in use is not among them, or a place is none.
+    pub fn replace(&mut self, places_before: &[Option<usize>]) {
+        let place = |before| places_before.iter().position(|place| *place == Some(before));
+        let active = place(self.active).expect("whoever is used stays a candidate");
+        self.transition = self.transition.and_then(|Transition { change, ends }| {
+            let to = place(change.to)?;
+            Some(Transition { change: Change { from: active, to, ..change }, ends })
+        });
+        let healthy = |before: &Option<usize>| before.map_or(0, |before| self.healthy[before]);
+        self.healthy = places_before.iter().map(healthy).collect();
+        self.active = active;
+        if places_before.len() == 1 {
+            self.missed = 0;
+        }
     }
 
     /// When a change that runs is complete.
@@ -306,6 +340,56 @@ mod tests {
             failover.tick(&[false, true, false], at(13)),
             FailoverAction::Switched(Change { cause: Cause::Failover, from: 2, to: 1 })
         );
+    }
+
+    #[test]
+    fn the_operator_goes_back_and_what_does_not_answer_is_left_again() {
+        let mut failover = Failover::new(FailoverSettings::default(), 2);
+        assert_eq!(failover.fail_back(at(0)), None, "the first is used");
+        for second in 1..4 {
+            failover.tick(&[false, true], at(second));
+        }
+        let back = Change { cause: Cause::Failback, from: 1, to: 0 };
+        assert_eq!(failover.fail_back(at(4)), Some(FailoverAction::Switched(back)));
+        let actions = [5, 6, 7].map(|second| failover.tick(&[false, true], at(second)));
+        let change = Change { cause: Cause::Failover, from: 0, to: 1 };
+        let missed = FailoverAction::Missed(0);
+        assert_eq!(actions, [missed, missed, FailoverAction::Switched(change)]);
+        assert_eq!(failover.changes(), 3);
+    }
+
+    #[test]
+    fn other_candidates_have_what_was_seen_of_them_at_their_new_places() {
+        let settings =
+            FailoverSettings { failback: Failback::After { healthy_checks: 3 }, ..Default::default() };
+        let mut failover = Failover::new(settings, 2);
+        for second in 1..4 {
+            failover.tick(&[false, true], at(second));
+        }
+        failover.tick(&[true, true], at(4));
+        // A new one between the two: the first has answered a check, and goes on from there.
+        failover.replace(&[Some(0), None, Some(1)]);
+        assert_eq!(failover.tick(&[true, false, true], at(5)), FailoverAction::Use(2));
+        let back = Change { cause: Cause::Failback, from: 2, to: 0 };
+        assert_eq!(failover.tick(&[true, false, true], at(6)), FailoverAction::Switched(back));
+        assert_eq!(failover.tick(&[false, false, true], at(7)), FailoverAction::Missed(0));
+        failover.replace(&[Some(2), Some(0)]);
+        assert_eq!((failover.active(), failover.missed()), (1, 1));
+        failover.replace(&[Some(1)]);
+        assert_eq!((failover.active(), failover.missed()), (0, 0), "nobody is left to change to");
+    }
+
+    #[test]
+    fn a_change_to_a_candidate_that_goes_is_not_made() {
+        let settings = FailoverSettings { threshold: 1, transition: SECOND * 2, ..Default::default() };
+        for (places, stays) in [(&[Some(0), None, Some(1)][..], true), (&[Some(0), Some(2)], false)] {
+            let mut failover = Failover::new(settings, 3);
+            failover.tick(&[false, true, false], at(1));
+            failover.replace(places);
+            assert_eq!(failover.next_deadline().is_some(), stays);
+            failover.tick(&vec![true; places.len()], at(3));
+            assert_eq!(failover.active(), if stays { 2 } else { 0 });
+        }
     }
 
     #[test]

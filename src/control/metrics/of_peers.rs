@@ -203,6 +203,12 @@ pub(super) const METRICS: &[Metric] = &[
             )
         })
     }),
+    counter("orbitkv_zone_changes", "Changes of the zone whose nodes are asked first", |r| {
+        of_peers(r, |p| by("kind", [("failover", p.zones.failovers), ("failback", p.zones.failbacks)]))
+    }),
+    level("orbitkv_zone_checks_missed", "Checks in a row that the zone asked first has missed", |r| {
+        of_peers(r, |p| one(p.zones.checks_missed))
+    }),
     counter("orbitkv_payload_bytes", "Payload bytes between nodes", |r| {
         of_peers(r, |p| {
             let (fetched, wasted) = (p.fetching.bytes, p.fetching.wasted_bytes);

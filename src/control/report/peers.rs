@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::routes::{PlanningReport, RouteRow};
 use crate::control::sources::SourceReport;
+use crate::control::zones::ZonesReport;
 
 /// A core's part in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +95,8 @@ pub struct PeersReport {
     pub breakers: Vec<BreakerReport>,
     /// What the last calls to each shard of a peer look like.
     pub sources: Vec<SourceReport>,
+    /// Whose zone is asked first.
+    pub zones: ZonesReport,
     /// QUIC connections, closing ones included.
     pub connections: u64,
     /// Datagrams received, counter.

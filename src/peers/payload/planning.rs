@@ -100,7 +100,7 @@ fn candidates(replicas: &Replicas, around: &Surroundings<'_>) -> Vec<Candidate> 
             };
             let (medium, sequence, bytes) = (replica.medium, replica.sequence, replica.bytes);
             let age = around.subscriber.age_of(replica.owner, around.now);
-            let preference = Preference::new(age, medium, around.neighbours.distance(source.node));
+            let preference = Preference::new(age, medium, around.neighbours.is_preferred(source.node));
             Some((preference, Candidate { source, medium, sequence, bytes }))
         })
         .collect();

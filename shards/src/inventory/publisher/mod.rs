@@ -38,7 +38,7 @@ mod turn;
 
 pub use figures::{Figures, Standing, Traffic};
 pub use residences::{Residence, Residences, Source};
-pub use settings::{BoundsRefused, COALESCING_WINDOW_MAX, NodeBounds, PublisherSettings};
+pub use settings::{BoundsRefused, COALESCING_WINDOW_MAX, LIVENESS_INTERVAL, NodeBounds, PublisherSettings};
 
 use intervals::Intervals;
 use outlet::{Outlet, Pending};

@@ -391,6 +391,19 @@ impl Subscriber {
         Some(now.since(fresh_at))
     }
 
+    /// Whether anything was heard of a member lately: a view of one of its streams is fresh, or a session has begun that
+    /// is to bring one.
+    #[must_use]
+    pub fn hears(&self, node: NodeId, now: Moment) -> bool {
+        let streams = self.peers.get(&node).into_iter().flat_map(|peer| &peer.streams);
+        streams.map(|id| &self.streams[id]).any(|stream| {
+            let fresh_at = stream.freshness.fresh_at();
+            let phase = stream.session().map(|session| &session.phase);
+            fresh_at.is_some_and(|fresh_at| now.since(fresh_at) <= self.settings.freshness)
+                || matches!(phase, Some(Phase::Bootstrapping(_)))
+        })
+    }
+
     /// How busy a source said that it is, and how long ago; none if that is too long ago to say anything, or of
     /// another life.
     #[must_use]

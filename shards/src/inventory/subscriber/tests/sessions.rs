@@ -168,6 +168,25 @@ fn an_ack_leaves_at_once_but_not_twice_in_ten_milliseconds_and_an_idle_session_s
 }
 
 #[test]
+fn a_member_is_heard_while_a_view_of_it_is_fresh_or_on_its_way() {
+    let mut rig = Rig::new();
+    let hears = |rig: &Rig, name| rig.room.hears(node(name), rig.now);
+    rig.members(1, &[member("a", 1)]);
+    assert!(!hears(&rig, "a"), "nobody has answered yet");
+    let connection = rig.connect();
+    rig.pass(20_000);
+    assert!(hears(&rig, "a"), "there is no view yet, and somebody who is to send it");
+    rig.bootstrap(connection, SNAPSHOT, 10, &[put(1, 5)]);
+    rig.pass(5_000);
+    assert!(hears(&rig, "a"));
+    rig.pass(1);
+    assert!(!hears(&rig, "a"), "as old as proves no absence");
+    rig.beat(connection, 10);
+    assert!(hears(&rig, "a"));
+    assert!(!hears(&rig, "b"), "no member");
+}
+
+#[test]
 fn what_a_source_says_of_how_busy_it_is_counts_for_its_life_and_for_five_seconds() {
     let (mut rig, connection) = Rig::live(10, &[put(1, 5)]);
     let summary = |reads_queued| ResourceSummary { reads_queued, window_ms: 1_000, ..UNMEASURED };
