@@ -44,7 +44,7 @@ fn refusal(flags: &[&str], cores: usize) -> String {
 }
 
 /// Chapter 1.5, written down again on purpose: removing a flag must fail here.
-const STABLE: [&str; 50] = [
+const STABLE: [&str; 51] = [
     "node-id",
     "data-dir",
     "engine-socket",
@@ -82,6 +82,7 @@ const STABLE: [&str; 50] = [
     "ssd-depth",
     "audit",
     "prefetch",
+    "usual-load",
     "namespace-rate",
     "namespace-burst",
     "trace-turns",
