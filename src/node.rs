@@ -40,7 +40,7 @@ use crate::control::membership::{Application, ApplyError};
 use crate::core::device::DeviceDriver;
 use crate::core::mail::Mail;
 use crate::core::sockets::DESCRIPTORS_PER_CONNECTION;
-use crate::core::{Core, CoreParts, DESCRIPTORS_PER_CORE, WAITING_MAX};
+use crate::core::{Core, CoreParts, DESCRIPTORS_PER_CORE, WAITING_MAX, waits_max};
 use crate::engine::{CONNECTIONS_MAX, Connection, EngineHub, Greeting};
 use crate::exit::Exit;
 use crate::peers::{PEER_DESCRIPTORS_PER_CORE, PeerSockets, Peers, PeersSettings, samples_bytes};
@@ -247,6 +247,7 @@ fn log_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16) -
 }
 
 fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16) -> ShardSettings {
+    let [waiting_max, waiting_for_peers_max] = waits_max(settings.cluster.is_some());
     ShardSettings {
         shard: ShardIndex(shard),
         incarnation,
@@ -255,10 +256,11 @@ fn shard_settings(settings: &NodeSettings, incarnation: Incarnation, shard: u16)
         journal: JournalSettings::with_capacity(settings.journal_slice_bytes as usize),
         drop_memory_entries: DROP_MEMORY_ENTRIES,
         leases: ShardSettings::lease_settings(settings.dram_slice_bytes),
-        // Engines may fill at most half of the slice at once, so that recoveries find slots too.
-        reserved_bytes_max: settings.dram_slice_bytes / 2,
+        reserved_bytes_max: ShardSettings::reserved_bytes_max(settings.dram_slice_bytes),
+        lent_bytes_max: ShardSettings::lent_bytes_max(settings.dram_slice_bytes),
         write_backs_max: write_backs_max(settings),
-        waiting_max: WAITING_MAX,
+        waiting_max,
+        waiting_for_peers_max,
         blocks_max: blocks_max(settings),
         read_failures_in_a_row_max: READ_FAILURES_IN_A_ROW_MAX,
         write_failures_in_a_row_max: WRITE_FAILURES_IN_A_ROW_MAX,

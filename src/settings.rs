@@ -15,6 +15,7 @@ mod placement;
 mod policy;
 mod refusal;
 mod token;
+mod usual_load;
 mod values;
 
 #[cfg(test)]
@@ -157,6 +158,10 @@ impl NodeSettings {
         check_share("--journal", journal, shards, JOURNAL_SLICE_BYTES_MIN)?;
         let http = args.http.unwrap_or(HTTP_DEFAULT);
         notices.extend(http_notice(http, args.http_token_file.as_deref()));
+        let prefetch_percent = prefetch_percent(args)?;
+        let is_member = args.etcd.is_some();
+        let places = usual_load::Places { shards, dram_slice_bytes, prefetch_percent, is_member };
+        usual_load::check(args, &places)?;
         Ok(NodeSettings {
             node_id: node_id(args, machine)?,
             data_dir: args.data_dir.clone(),
@@ -172,7 +177,7 @@ impl NodeSettings {
             audit_interval: audit_interval(args)?,
             trace_turns: args.trace_turns == Some(true),
             device_guard: guard::device(args)?,
-            prefetch_percent: prefetch_percent(args)?,
+            prefetch_percent,
             namespace_rate: flow::namespace_rate(args, shards)?,
             journal_slice_bytes: journal.0 / shards,
             arena_pages: args.arena_pages.unwrap_or(ArenaPages::Auto),

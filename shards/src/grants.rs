@@ -181,9 +181,9 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// No grants.
+    /// No grants; slots are charged to `bytes`, the shard's pool for them.
     #[must_use]
-    pub fn new(settings: GrantSettings) -> Grants {
+    pub fn new(settings: GrantSettings, bytes: Pool) -> Grants {
         Grants {
             connections: BTreeMap::new(),
             accounts: BTreeMap::new(),
@@ -191,7 +191,7 @@ impl Grants {
             operations: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             pins: BTreeMap::new(),
-            bytes: Pool::new("lent bytes", settings.bytes_max),
+            bytes,
             shm_bytes: Pool::new("bytes lent over shared memory", settings.shm_bytes_max),
             quarantined_bytes: 0,
             summary: UNMEASURED,
@@ -296,7 +296,8 @@ impl Grants {
                 GrantOutcome::NeverHeld | GrantOutcome::BeyondHead => {
                     Answer::NeverHeld { head: shard.head() }
                 }
-                GrantOutcome::Busy => {
+                GrantOutcome::Busy | GrantOutcome::BeyondAllowance { .. } => {
+                    self.count_refused(outcome);
                     let egress = egress.filter(|_| sendable < bytes_max);
                     self.figures.busy_for_egress[Urgency::of(time) as usize] += u64::from(egress.is_some());
                     Answer::Busy { retry_after_ms: self.retry_after_ms(requester.node, egress) }
@@ -383,10 +384,18 @@ impl Grants {
     /// Bytes that the next pin of a node may have; 0 if it may have none.
     fn allowance(&self, node: NodeId, transport: Transport) -> u64 {
         let account = &self.accounts[&node];
-        let room = |pool: &Pool| pool.capacity() - pool.in_use();
-        let bytes = room(&account.bytes).min(room(&self.bytes));
-        let bytes = if transport == Transport::Shm { bytes.min(room(&self.shm_bytes)) } else { bytes };
-        if room(&account.pins) > 0 { bytes } else { 0 }
+        let bytes = account.bytes.room().min(self.bytes.room());
+        let bytes = if transport == Transport::Shm { bytes.min(self.shm_bytes.room()) } else { bytes };
+        if account.pins.room() > 0 { bytes } else { 0 }
+    }
+
+    /// A node's own share may be used up as well; the shard's pool counts what it had no room for itself.
+    fn count_refused(&self, outcome: GrantOutcome) {
+        if let GrantOutcome::BeyondAllowance { slot_bytes } = outcome
+            && slot_bytes > self.bytes.room()
+        {
+            self.bytes.refuse(slot_bytes);
+        }
     }
 
     fn charge(&self, node: NodeId, transport: Transport, slot_bytes: u64) -> Vec<Permit> {

@@ -21,7 +21,18 @@ const WAIT: Duration = Duration::from_secs(5);
 pub struct ClusterKeys {
     /// Endpoints of etcd, all http:// or all https://
     #[arg(long, value_name = "URL,URL", env = "ORBITKV_ETCD")]
-    etcd: String,
+    pub etcd: String,
+    /// As whom it is asked.
+    #[command(flatten)]
+    pub identity: EtcdIdentity,
+    /// Cluster whose keys are meant
+    #[arg(long, value_name = "NAME", env = "ORBITKV_CLUSTER")]
+    pub cluster: String,
+}
+
+/// As whom etcd is asked.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EtcdIdentity {
     /// Certificate of the authority that etcd's certificate is checked against (PEM)
     #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_CA")]
     etcd_ca: Option<PathBuf>,
@@ -34,9 +45,6 @@ pub struct ClusterKeys {
     /// File (mode 0600) with `user:password` for etcd
     #[arg(long, value_name = "FILE", env = "ORBITKV_ETCD_USER_FILE")]
     etcd_user_file: Option<PathBuf>,
-    /// Cluster whose keys are meant
-    #[arg(long, value_name = "NAME", env = "ORBITKV_CLUSTER")]
-    pub cluster: String,
 }
 
 /// Why a command ends early.
@@ -67,10 +75,10 @@ impl ClusterKeys {
             ))
         })?;
         let files = EtcdFiles {
-            authority: self.etcd_ca.clone(),
-            certificate: self.etcd_cert.clone(),
-            key: self.etcd_key.clone(),
-            user: self.etcd_user_file.clone(),
+            authority: self.identity.etcd_ca.clone(),
+            certificate: self.identity.etcd_cert.clone(),
+            key: self.identity.etcd_key.clone(),
+            user: self.identity.etcd_user_file.clone(),
         };
         let settings = EtcdSettings::resolve(&self.etcd, files).map_err(|error| usage(error.to_string()))?;
         let access = EtcdAccess::of(&settings).map_err(|error| usage(error.to_string()))?;

@@ -2,12 +2,13 @@
 //!
 //! The diagnosis is a pure function of one `/cache/metadata` page, which carries every figure that
 //! `/metrics` shows, so that both always agree, and in a cluster of the owner streams. With `--deep` also of what comes of
-//! a canary, which is work for the node like an engine's.
+//! a canary, which is work for the node like an engine's, and with `--etcd` of what other clusters have in the same etcd.
 
 mod cluster;
 mod config;
 mod own_path;
 mod rates;
+mod stamps;
 mod zones;
 
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
+use super::cluster_keys::{ClusterKeys, EtcdIdentity};
 use super::http_client::{ClientError, HttpClient, query_text};
 use super::{NodeAddress, fail_client, say};
 use crate::control::health::answer::DeepHealth;
@@ -33,6 +35,22 @@ pub struct DoctorArgs {
     /// it may be what tries it again.
     #[arg(long)]
     deep: bool,
+    /// Endpoints of the cluster's etcd: also look there for what other clusters use as well; needs --cluster
+    #[arg(long, value_name = "URL,URL", requires = "cluster")]
+    etcd: Option<String>,
+    /// Name of the node's cluster in that etcd
+    #[arg(long, value_name = "NAME", requires = "etcd")]
+    cluster: Option<String>,
+    #[command(flatten)]
+    identity: EtcdIdentity,
+}
+
+impl DoctorArgs {
+    /// The keys to look into, if it is asked for.
+    fn cluster_keys(&self) -> Option<ClusterKeys> {
+        let (etcd, cluster) = self.etcd.clone().zip(self.cluster.clone())?;
+        Some(ClusterKeys { etcd, identity: self.identity.clone(), cluster })
+    }
 }
 
 /// How bad a finding is.
@@ -306,6 +324,12 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
     let mut found = findings(&page);
     found.extend(own_path.iter().flat_map(own_path::findings));
     found.extend(cluster::of_owners(&owners));
+    if let Some(keys) = args.cluster_keys() {
+        found.extend(match stamps::look(&keys, &page) {
+            Ok(seen) => stamps::findings(&seen, &page.identity.node_id, &owners),
+            Err(why) => Some(stamps::unseen(&why)),
+        });
+    }
     found.sort_by_key(|finding| finding.severity);
     if args.node.json {
         say(&serde_json::json!({"node_id": page.identity.node_id, "findings": found}).to_string());

@@ -6,14 +6,14 @@ use orbitkv_shards::fetcher::BreakerStanding;
 use orbitkv_shards::flow::egress::Urgency;
 use orbitkv_shards::resilience::breaker::Phase;
 use orbitkv_shards::segment_log::OffReason;
-use orbitkv_shards::shard::DeviceStanding;
+use orbitkv_shards::shard::{DeviceStanding, PoolFigures};
 use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
-    LendingReport, PeerFrames, PeersReport, PerMedium, PrefetchReport, QueuePeaks, RetentionReport,
-    SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport, SsdState,
-    ThrottledReport, TurnReport,
+    LendingReport, PeerFrames, PeersReport, PerMedium, PoolReport, PrefetchReport, QueuePeaks,
+    RetentionReport, SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport,
+    SsdState, ThrottledReport, TurnReport,
 };
 use super::{routes, sources, zones};
 use crate::core::report::CoreReport;
@@ -135,6 +135,7 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             mail_requests: mail.requests,
             mail_replies: mail.answers,
         },
+        pools: figures.pools.iter().map(pool).collect(),
         turns: TurnReport {
             turns: turns.turns,
             stalls: turns.stalls,
@@ -144,6 +145,19 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
         },
         coverage: peers.as_ref().map(|peers| peers.coverage),
         peers: peers.map(|peers| peers_report(&peers)),
+    }
+}
+
+fn pool(figures: &PoolFigures) -> PoolReport {
+    let PoolFigures { name, class, account } = figures;
+    PoolReport {
+        name: (*name).to_owned(),
+        class: format!("{class:?}").to_lowercase(),
+        capacity: account.places,
+        taken: account.taken,
+        peak: account.peak,
+        refused: account.refused,
+        refused_beside_idle: account.refused_beside_idle,
     }
 }
 

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use super::durations;
 use super::metadata::{Membership, MetadataPage, Phase};
 use super::policy::view;
-use super::report::{ShardReport, SsdState};
+use super::report::{PoolReport, ShardReport, SsdState};
 use super::{sources, zones};
 
 /// Content type of [`render`]'s text.
@@ -40,12 +40,20 @@ struct Metric {
     of: fn(&ShardReport) -> Values,
 }
 
+/// Pools of a shard's bulkhead.
+const POOLS: [&str; 5] = ["dram_bytes", "peer_bytes", "background_bytes", "ssd_waits", "peer_waits"];
+
 fn one(value: u64) -> Values {
     vec![(None, value)]
 }
 
 fn by<const N: usize>(label: &'static str, values: [(&'static str, u64); N]) -> Values {
     values.into_iter().map(|(name, value)| (Some((label, name)), value)).collect()
+}
+
+fn by_pool(report: &ShardReport, of: fn(&PoolReport) -> u64) -> Values {
+    let named = |pool: &PoolReport| POOLS.iter().find(|name| **name == pool.name).copied();
+    report.pools.iter().filter_map(|pool| Some((Some(("pool", named(pool)?)), of(pool)))).collect()
 }
 
 const fn counter(name: &'static str, help: &'static str, of: fn(&ShardReport) -> Values) -> Metric {
@@ -275,6 +283,19 @@ const METRICS: &[Metric] = &[
             ],
         )
     }),
+    level("orbitkv_pool_taken", "Places taken in a pool: bytes or commands", |r| {
+        by_pool(r, |pool| pool.taken)
+    }),
+    level("orbitkv_pool_peak", "Most places ever taken at once in a pool", |r| by_pool(r, |pool| pool.peak)),
+    level("orbitkv_pool_capacity", "Places of a pool", |r| by_pool(r, |pool| pool.capacity)),
+    counter("orbitkv_pool_refusals", "Times a pool was asked for more than it had left", |r| {
+        by_pool(r, |pool| pool.refused)
+    }),
+    counter(
+        "orbitkv_pool_refusals_beside_idle",
+        "Of those, how often one pool for all of that unit would have had room",
+        |r| by_pool(r, |pool| pool.refused_beside_idle),
+    ),
     level("orbitkv_config_applied_version", "Version of the settings that holds on the core", |r| {
         one(r.config_version)
     }),

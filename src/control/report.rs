@@ -43,6 +43,8 @@ pub struct ShardReport {
     pub service: ServiceReport,
     /// Most that was ever waiting, since start.
     pub queue_peaks: QueuePeaks,
+    /// What each class of work may have at once, has, and was refused.
+    pub pools: Vec<PoolReport>,
     /// How long the core's turns took.
     pub turns: TurnReport,
     /// How far its owner streams are; what the page makes of it is the merge over all cores.
@@ -92,6 +94,26 @@ pub struct ArenaReport {
     pub leased_bytes: u64,
     /// Pinned by anything: leases, holds, write-backs, reads.
     pub pinned_bytes: u64,
+}
+
+/// A pool of a shard's bulkhead; all of one unit stand side by side, and none takes anything of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolReport {
+    /// Class and unit: `dram_bytes`, `peer_bytes`, `background_bytes`, `ssd_waits` or `peer_waits`.
+    pub name: String,
+    /// Class of work that it is for: `dram`, `ssd`, `peer` or `background`.
+    pub class: String,
+    /// Places there are.
+    pub capacity: u64,
+    /// Places taken now.
+    pub taken: u64,
+    /// Most ever taken at once.
+    pub peak: u64,
+    /// Times that more was asked for than was left, counter.
+    pub refused: u64,
+    /// Of those, how often one pool for all of the same unit would have had room, counter.
+    pub refused_beside_idle: u64,
 }
 
 /// How long background jobs have made no progress, in milliseconds; none for a job that has nothing to do.

@@ -52,6 +52,14 @@ const UNITS_FOR_OWN_ENGINES: usize = UNITS_PER_TURN / 2;
 /// Acquires, Syncs and Clears that may wait in one shard.
 pub const WAITING_MAX: u64 = 8_192;
 
+/// Of those, what may wait for the SSD and for other nodes. A member has half for each, so that however many wait for nodes
+/// that are silent, as many are served by its SSD; a standalone node waits for nobody.
+#[must_use]
+pub const fn waits_max(is_member: bool) -> [u64; 2] {
+    let peers = if is_member { WAITING_MAX / 2 } else { 0 };
+    [WAITING_MAX - peers, peers]
+}
+
 /// Rounds of errands and replies in one turn. A Query goes one batch of 128 keys a round, so a turn
 /// stays near the slice bound of chapter 2.10.
 const ROUNDS_PER_TURN: usize = 8;

@@ -146,7 +146,7 @@ impl Peers {
                 self.is_suspended = true;
                 self.publisher.on_registered(local, now);
                 self.subscriber.on_registered(local, now);
-                self.payload.on_registered(local);
+                self.payload.on_registered(local, shard);
             }
             LifeLetter::Admitted(until) => {
                 if self.life != Life::Unregistered {

@@ -213,6 +213,12 @@ pub struct NodeArgs {
     #[arg(long, value_name = "PERCENT", env = "ORBITKV_PREFETCH")]
     pub prefetch: Option<u32>,
 
+    /// What the whole node carries on a usual day, by class: bytes that engines hold unpublished (dram), that peers have
+    /// pinned (peer) and that were announced and not acquired (background), commands that wait for the SSD (ssd), e.g.
+    /// dram=256mib,ssd=500; a start with less than 1.3 times as much room is refused  [default: not said]
+    #[arg(long, value_name = "CLASS=LOAD,CLASS=LOAD", env = "ORBITKV_USUAL_LOAD")]
+    pub usual_load: Option<String>,
+
     /// Bytes a second that engines of one namespace may save and have brought into DRAM, from SSD and from peers, e.g.
     /// 256mib; what is more is busy; at least 64kib a shard; 0 is as much as there is room for  [default: 0]
     #[arg(long, value_name = "SIZE", env = "ORBITKV_NAMESPACE_RATE")]
@@ -399,6 +405,7 @@ impl NodeArgs {
             ssd_breaker_pause: self.ssd_breaker_pause.or(below.ssd_breaker_pause),
             ssd_read_budget: self.ssd_read_budget.or(below.ssd_read_budget),
             prefetch: self.prefetch.or(below.prefetch),
+            usual_load: self.usual_load.or(below.usual_load),
             namespace_rate: self.namespace_rate.or(below.namespace_rate),
             namespace_burst: self.namespace_burst.or(below.namespace_burst),
             arena_pages: self.arena_pages.or(below.arena_pages),

@@ -83,6 +83,7 @@ const STABLE: [&str; 51] = [
     "ssd-depth",
     "audit",
     "prefetch",
+    "usual-load",
     "namespace-rate",
     "namespace-burst",
     "trace-turns",

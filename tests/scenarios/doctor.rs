@@ -4,6 +4,7 @@ use orbitkv_native::quic::NodeKey;
 
 use crate::faults::doctor;
 use crate::harness::etcd::free_port;
+use crate::harness::scripted_peer::record_of;
 use crate::harness::{Etcd, Node, ScriptedPeer, eventually};
 use crate::peers::{knows_all, order, pair};
 
@@ -54,4 +55,26 @@ fn a_name_that_is_held_and_an_etcd_that_is_gone_are_told_apart() {
     knows_all(&first, 1);
     let (_, names, words) = doctor(&first);
     assert!(!names.iter().any(|name| name == "etcd-unreachable"), "{words}");
+}
+
+#[test]
+fn what_a_cluster_shares_with_another_is_seen_in_etcd_by_whoever_asks_there() {
+    let etcd = Etcd::start();
+    let (first, _second) = pair(&etcd, |order| order);
+    let look = |cluster: &str| {
+        let said = first.operator("doctor", &["--etcd", &etcd.url(0), "--cluster", cluster]);
+        assert_ne!(said.code, Some(2), "{said:#?}");
+        said.stdout
+    };
+    let alone = look("test");
+    assert!(!alone.contains("others use as well"), "{alone}");
+    let beside = record_of(&etcd, "a").encode();
+    etcd.ctl(&["put", "/orbitkv/v2/other/members/x", &beside]);
+    let shared = look("test");
+    let words = "notice 4 of 6 links seen of this cluster cross to what others use as well (1 in this etcd): etcd (with other), host \
+                 127.0.0.1 (with other); the farthest reach has host 127.0.0.1, which 100 % of its ways pass\n";
+    assert!(shared.contains(words), "{shared}");
+    let unseen = look("other");
+    assert!(unseen.contains("was not seen: there is no cluster \"other\" in this etcd"), "{unseen}");
+    assert!(!doctor(&first).1.iter().any(|name| name.starts_with("stamp")), "by itself it asks no etcd");
 }

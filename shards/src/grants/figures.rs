@@ -67,7 +67,9 @@ impl GrantFigures {
             GrantOutcome::Ended(_) => self.ended += 1,
             GrantOutcome::NeverHeld => self.never_held += 1,
             GrantOutcome::BeyondHead => self.beyond_head += 1,
-            GrantOutcome::Busy | GrantOutcome::DeviceRests(_) => self.busy += 1,
+            GrantOutcome::Busy | GrantOutcome::BeyondAllowance { .. } | GrantOutcome::DeviceRests(_) => {
+                self.busy += 1;
+            }
         }
     }
 

@@ -7,9 +7,6 @@ use orbitkv_wire::identity::{ClusterUuid, NodeId, ShardIndex};
 
 use crate::flow::pacing::Rate;
 
-/// Share of an arena slice that is lent at most: a quarter (chapter 3.2).
-const LENT_SHARE: u64 = 4;
-
 /// Share of an arena slice that readers on the same host, who alone can leave anything in quarantine, hold
 /// at most: a tenth (chapter 3.2).
 const QUARANTINE_SHARE: u64 = 10;
@@ -30,8 +27,6 @@ pub struct GrantSettings {
     pub pins_per_node_max: u64,
     /// Slot bytes of one node's pins.
     pub bytes_per_node_max: u64,
-    /// Slot bytes of all pins.
-    pub bytes_max: u64,
     /// Slot bytes of all pins for shared memory, so that no more can come into quarantine.
     pub shm_bytes_max: u64,
     /// Nodes that are served or have something of this shard.
@@ -64,7 +59,6 @@ impl GrantSettings {
             shard,
             pins_per_node_max: split(REQUESTER_PINS_MAX),
             bytes_per_node_max: split(REQUESTER_BYTES_MAX),
-            bytes_max: slice_bytes / LENT_SHARE,
             shm_bytes_max: slice_bytes / QUARANTINE_SHARE,
             nodes_max: MEMBERS_MAX,
             grant_time_max: Duration::from_millis(u64::from(GRANT_MS_MAX)),

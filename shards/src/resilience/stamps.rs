@@ -3,7 +3,7 @@
 //!
 //! A component that stamps share keeps its whole reach, however many stamps there are. The report counts
 //! links between what is shared and what is not, because each of them is a way for one stamp's trouble to
-//! become another's. The daemon makes flows and scopes from the connections that it sees.
+//! become another's. `orbitkv doctor` makes flows and scopes from what it sees of a cluster.
 
 use std::collections::BTreeSet;
 
@@ -94,6 +94,12 @@ impl StampReport {
         links.filter(|link| self.scope(&link[0]) != self.scope(&link[1])).count()
     }
 
+    /// Links of flows, each as often as flows have it.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.flows.iter().map(|flow| flow.components.len().saturating_sub(1)).sum()
+    }
+
     /// How far its failure reaches.
     #[must_use]
     pub fn radius(&self, component: &str) -> Radius {
@@ -110,9 +116,15 @@ impl StampReport {
     /// The farthest reach of anything that is shared: more stamps do not get below it. `None` if nothing is.
     #[must_use]
     pub fn shared_floor(&self) -> Option<Radius> {
+        self.farthest_shared().map(|(_, radius)| radius)
+    }
+
+    /// What has that reach. `None` if nothing is shared.
+    #[must_use]
+    pub fn farthest_shared(&self) -> Option<(&str, Radius)> {
         let shared = self.components.iter().filter(|component| self.scope(component) == Scope::Shared);
-        let radii = shared.map(|component| self.radius(component));
-        radii.max_by(|one, other| one.affected_pct.total_cmp(&other.affected_pct))
+        let radii = shared.map(|component| (component.as_str(), self.radius(component)));
+        radii.max_by(|(_, one), (_, other)| one.affected_pct.total_cmp(&other.affected_pct))
     }
 }
 
@@ -161,6 +173,8 @@ mod tests {
         assert_eq!(report.radius("store"), Radius { affected_pct: 25.0, stamps: 1 });
         assert_eq!(report.radius("cache"), Radius { affected_pct: 18.75, stamps: 1 });
         assert_eq!(report.shared_floor(), Some(report.radius("front")));
+        assert_eq!(report.farthest_shared().map(|(name, _)| name), Some("front"));
+        assert_eq!(report.links(), 3);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use orbitkv_wire::engine::answers::{BlockOutcome, Place};
 use orbitkv_wire::identity::{KeyHash, Medium};
 
-use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means, Waiter};
+use super::recover::{AcquireJob, Fill, FillPurpose, FillStage, Means, Waiter, Waiting};
 use super::save::{Eviction, slot_bytes};
 use super::throttle::SlotPurpose;
 use super::wishes::WishEnd;
@@ -315,7 +315,7 @@ impl Shard {
 impl Means {
     /// Of an Acquire that waits already: it has its permit.
     fn held() -> Means {
-        Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: true }
+        Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waiting: Waiting::AsBefore }
     }
 
     fn wait_for(&mut self, copy: CopyId) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orbitkv_wire::identity::{Incarnation, Sequence, ShardIndex};
 
-use super::{DeviceStanding, Shard};
+use super::{DeviceStanding, PoolFigures, Shard};
 use crate::segment_log::{LogState, OffReason};
 
 /// Counters of a shard's life. Names say what is counted; none ever goes down but the levels of
@@ -60,7 +60,6 @@ pub struct Counters {
     /// Blocks brought ahead that an Acquire found in DRAM in time, and those that none did.
     pub prefetch_used: u64,
     pub prefetch_unused: u64,
-    pub prefetch_bytes_peak: u64,
     /// Blocks for which there was no slot because their namespace had used up its rate, and their payload bytes.
     pub throttled_saves: u64,
     pub throttled_save_bytes: u64,
@@ -134,8 +133,10 @@ pub struct Figures {
     pub pinned_bytes: u64,
     /// Pins of blocks that other nodes read.
     pub grant_pins: u64,
-    /// Acquires, Syncs and Clears that wait: now, most ever, refused.
-    pub waiting: [u64; 3],
+    /// Acquires, Syncs and Clears that wait: now, and no fewer than the most ever.
+    pub waiting: [u64; 2],
+    /// What each class of work may have at once, has, and was refused.
+    pub pools: [PoolFigures; 5],
     /// Write-backs that wait.
     pub write_backs_queued: u64,
     /// Write-backs and moves that the device has.
@@ -181,7 +182,7 @@ impl Shard {
             ],
             arena_bytes: slab.capacity_bytes,
             allocated_bytes: slab.allocated_bytes,
-            reserved_bytes: [self.reserved.in_use(), self.reserved.peak()],
+            reserved_bytes: [self.pools.saves.in_use(), self.pools.saves.peak()],
             reservations: self.reservations.len() as u64,
             leases: self.leases.len() as u64,
             holds: self.leases.holds() as u64,
@@ -190,11 +191,12 @@ impl Shard {
             leased_blocks: self.leases.blocks(),
             pinned_bytes: self.residents.pinned_bytes(),
             grant_pins: self.pins() as u64,
-            waiting: [self.waiting.in_use(), self.waiting.peak(), self.waiting.refused()],
+            waiting: self.pools.waiting(),
+            pools: self.pools.figures(),
             write_backs_queued: self.write_queue.len() as u64,
             write_backs_in_flight: self.writes_in_flight as u64,
             transfers: self.transfers.len() as u64,
-            prefetch_bytes: self.prefetches.charged_bytes,
+            prefetch_bytes: self.prefetches.charged_bytes(),
             prefetch_waiting: self.prefetches.wishes.len() as u64,
             namespaces: self.namespaces.iter().filter(|(_, _, residents)| *residents > 0).count() as u64,
             audit_age: self.audit_age(),

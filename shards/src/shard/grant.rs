@@ -64,6 +64,11 @@ pub enum GrantOutcome {
     BeyondHead,
     /// No memory for it now.
     Busy,
+    /// It is there, and may not be pinned: its slot is larger than what is allowed.
+    BeyondAllowance {
+        /// Bytes of memory it holds.
+        slot_bytes: u64,
+    },
     /// It is on SSD alone, whose device is left alone for so long.
     DeviceRests(Duration),
 }
@@ -212,8 +217,12 @@ impl Shard {
             };
         };
         // A drain waits for readers to end.
-        if self.draining || slot_bytes(self.residents.entry(id).bytes) > bytes_max {
+        if self.draining {
             return GrantOutcome::Busy;
+        }
+        let slot_bytes = slot_bytes(self.residents.entry(id).bytes);
+        if slot_bytes > bytes_max {
+            return GrantOutcome::BeyondAllowance { slot_bytes };
         }
         self.touch(id);
         let outcome = self.pin_entry(id, &mut batch.eviction);

@@ -12,6 +12,7 @@ pub mod fetch;
 mod figures;
 pub mod grant;
 mod life;
+mod pools;
 pub mod prefetch;
 mod recover;
 mod save;
@@ -49,6 +50,7 @@ pub use fetch::{FetchEffect, FetchOrder, Seek};
 pub use figures::{Counters, Figures, SsdFigures};
 pub use grant::{CHECKSUM_STEP_BYTES, ChecksumId, ChecksumOrder, GrantBatch, GrantOutcome, PinEvent, PinId};
 pub use life::LIFE_SLICE_ENTRIES;
+pub use pools::PoolFigures;
 pub use stages::{Stage, StageNote};
 pub use throttle::{NamespaceRate, throttle_bytes};
 pub use tiers::{Order, OrderKind, TransferId};
@@ -77,10 +79,14 @@ pub struct ShardSettings {
     pub leases: LeaseSettings,
     /// Slot bytes that engines may hold unpublished, over all connections.
     pub reserved_bytes_max: u64,
+    /// Slot bytes of all pins of other nodes.
+    pub lent_bytes_max: u64,
     /// Write-backs on the device at once.
     pub write_backs_max: usize,
-    /// Acquires, Syncs and Clears unanswered at once.
+    /// Acquires that wait for the SSD alone, Syncs and Clears unanswered at once.
     pub waiting_max: u64,
+    /// Acquires that wait for other nodes unanswered at once.
+    pub waiting_for_peers_max: u64,
     /// Blocks the tables are made for: as many entries, reservations included, and as many slots.
     pub blocks_max: u64,
     /// Failed reads in a row, over all blocks, after which the SSD tier is turned off.
@@ -131,8 +137,7 @@ pub struct Shard {
     reservations: Reservations,
     leases: Leases,
     log: Option<SegmentLog>,
-    reserved: Pool,
-    waiting: Pool,
+    pools: pools::ShardPools,
     acquires: BTreeMap<Tag, recover::AcquireJob>,
     fills: BTreeMap<CopyId, recover::Fill>,
     pins: grant::Pins,
@@ -183,6 +188,8 @@ impl Shard {
     pub fn new(settings: ShardSettings) -> Result<Shard, GeometryError> {
         // The tables as the memory bill has them, so that none is moved by growing inside a turn.
         let blocks = usize::try_from(settings.blocks_max).expect("a machine addresses what it bills");
+        let pools = pools::ShardPools::new(&settings);
+        let ahead = pools.ahead.clone();
         Ok(Shard {
             now: Moment(0),
             residents: Residents::with_capacity(blocks),
@@ -196,8 +203,7 @@ impl Shard {
             reservations: Reservations::new(settings.shard),
             leases: Leases::new(settings.leases),
             log: settings.log.map(SegmentLog::new).transpose()?,
-            reserved: Pool::new("reserved bytes", settings.reserved_bytes_max),
-            waiting: Pool::new("waiting commands", settings.waiting_max),
+            pools,
             acquires: BTreeMap::new(),
             fills: BTreeMap::new(),
             pins: grant::Pins::default(),
@@ -205,7 +211,7 @@ impl Shard {
             next_fill: 0,
             device_guard: device_guard::DeviceGuard::new(settings.device_guard),
             fetches: fetch::Fetches::default(),
-            prefetches: wishes::Prefetches::default(),
+            prefetches: wishes::Prefetches::new(ahead),
             throttles: throttle::Throttles::new(settings.namespace_rate),
             decided: VecDeque::new(),
             write_queue: VecDeque::new(),
@@ -235,6 +241,12 @@ impl Shard {
             searches: 0,
             settings,
         })
+    }
+
+    /// What is charged for slots that other nodes may read; whoever grants them takes from it.
+    #[must_use]
+    pub fn lent_pool(&self) -> Pool {
+        self.pools.lent.clone()
     }
 
     /// Its index.
@@ -506,7 +518,7 @@ impl Shard {
             self.counters.dram_residents,
             "the policy knows every residence"
         );
-        assert!(self.reserved.in_use() >= self.reservations.bytes(), "every reservation has its permit");
+        assert!(self.pools.saves.in_use() >= self.reservations.bytes(), "every reservation has its permit");
         assert_eq!(
             self.slot_owners.len() + self.reservations.len(),
             self.slab.accounting().slots as usize,

@@ -16,6 +16,7 @@ use super::throttle::SlotPurpose;
 use super::tiers::Order;
 use super::wishes::{Wish, WishEnd, WishStage};
 use super::{Key, Outcome, Shard, Tag};
+use crate::admission::Permit;
 use crate::key::{EntryId, NamespaceId, StateKey};
 use crate::leases::ConnectionId;
 use crate::residents::{CopyId, Dram, Provenance};
@@ -90,8 +91,9 @@ impl Shard {
         if self.prefetches.wishes.len() >= bounds.wishes_max {
             return PrefetchOutcome::Full;
         }
-        let known_bytes = self.prefetches.charged_bytes + self.prefetches.promised_bytes + slot_bytes;
-        if known_bytes > bounds.bytes_max {
+        let wanted_bytes = self.prefetches.promised_bytes + slot_bytes;
+        if wanted_bytes > self.prefetches.room.room() {
+            self.prefetches.room.refuse(wanted_bytes);
             return PrefetchOutcome::NoRoom;
         }
         let horizon = until.since(self.now);
@@ -169,10 +171,10 @@ impl Shard {
             (Dram::Absent, Some((placement, _))) => {
                 match self.allocate_ahead(key.namespace, bytes, horizon) {
                     None => self.end_wish(number, WishEnd::NoRoom),
-                    Some(slot) => {
+                    Some((slot, permit)) => {
                         let copy =
                             self.fill_from_ssd(id, placement, FillPurpose::Recover, slot, Class::Background);
-                        self.fill_wish(number, copy, slot);
+                        self.fill_wish(number, copy, slot, permit);
                     }
                 }
             }
@@ -180,7 +182,7 @@ impl Shard {
     }
 
     /// A wish has a slot from now on, which is charged.
-    fn fill_wish(&mut self, number: u64, copy: CopyId, slot: Slot) {
+    fn fill_wish(&mut self, number: u64, copy: CopyId, slot: Slot, permit: Permit) {
         let ahead = &mut self.prefetches;
         let wish = ahead.wishes.get_mut(&number).expect("a wish that begins is live");
         if ahead.waiting.remove(&number) {
@@ -188,26 +190,28 @@ impl Shard {
         }
         (wish.slot_bytes, wish.stage) = (slot.bytes, WishStage::Filling(copy));
         ahead.by_copy.insert(copy, number);
-        ahead.charged_bytes += slot.bytes;
-        self.counters.prefetch_bytes_peak = self.counters.prefetch_bytes_peak.max(ahead.charged_bytes);
+        ahead.charge(copy, permit);
     }
 
     /// A slot that costs nothing which is worth as much: a free one, or that of the block whose turn it is to leave
     /// DRAM, if it has been idle for longer than this one will be, and is not lost with it. It is charged to its namespace.
-    fn allocate_ahead(&mut self, namespace: NamespaceId, bytes: u64, horizon: Duration) -> Option<Slot> {
+    fn allocate_ahead(
+        &mut self,
+        namespace: NamespaceId,
+        bytes: u64,
+        horizon: Duration,
+    ) -> Option<(Slot, Permit)> {
         if !self.admits_namespace(namespace, bytes, SlotPurpose::Prefetch) {
             return None;
         }
+        let permit = self.prefetches.room.take(slot_bytes(bytes))?;
         let slot = self.find_slot_ahead(bytes, horizon)?;
         self.charge_namespace(namespace, bytes);
-        Some(slot)
+        Some((slot, permit))
     }
 
     fn find_slot_ahead(&mut self, bytes: u64, horizon: Duration) -> Option<Slot> {
         let slot_bytes = slot_bytes(bytes);
-        if self.prefetches.charged_bytes.saturating_add(slot_bytes) > self.settings.prefetch.bytes_max {
-            return None;
-        }
         for evictions_left in (0..=AHEAD_EVICTIONS_MAX).rev() {
             let has_place = self.slab.accounting().slots < self.settings.blocks_max;
             match self.slab.allocate(bytes) {
@@ -263,10 +267,10 @@ impl Shard {
         let has_entry = ((self.residents.len() + self.reservations.len()) as u64) < self.settings.blocks_max;
         let slot =
             (bytes > 0 && has_entry).then(|| self.allocate_ahead(key.namespace, bytes, horizon)).flatten();
-        let Some(slot) = slot else { return self.end_wish(number, WishEnd::NoRoom) };
+        let Some((slot, permit)) = slot else { return self.end_wish(number, WishEnd::NoRoom) };
         let id = self.insert_of_peer(key, hash, bytes);
         let copy = self.start_fetch(id, key, hash, slot, (Class::Background, Some(until)));
-        self.fill_wish(number, copy, slot);
+        self.fill_wish(number, copy, slot, permit);
     }
 
     /// The next read for a wish: only while no Acquire waits, and so many at a time.
@@ -325,7 +329,7 @@ impl Shard {
             WishStage::Sought => self.prefetches.to_seek.retain(|other| *other != number),
             WishStage::Filling(copy) => {
                 self.prefetches.by_copy.remove(&copy);
-                self.prefetches.uncharge(wish.slot_bytes);
+                self.prefetches.uncharge(copy);
                 // One that has just ended is not there any more; the log wants some of them for itself.
                 if self.fills.get(&copy).is_some_and(|fill| fill.purpose == FillPurpose::Recover) {
                     self.drop_unwanted_fill(copy);
@@ -360,7 +364,8 @@ impl Shard {
         let Some(&number) = self.prefetches.by_copy.get(&copy) else { return };
         let until = self.prefetches.wishes[&number].until;
         self.end_wish(number, WishEnd::Arrived);
-        self.prefetches.charged_bytes += self.residents.copy(copy).slot.bytes;
+        let room = self.prefetches.room.take(self.residents.copy(copy).slot.bytes);
+        self.prefetches.charge(copy, room.expect("the wish has just given back as much"));
         self.prefetches.keep_until(copy, until);
     }
 
@@ -368,7 +373,7 @@ impl Shard {
     pub(super) fn settle_ahead(&mut self, copy: CopyId) -> bool {
         let was_ahead = self.prefetches.settle(copy);
         if was_ahead {
-            self.prefetches.uncharge(self.residents.copy(copy).slot.bytes);
+            self.prefetches.uncharge(copy);
         }
         was_ahead
     }

@@ -74,8 +74,19 @@ pub(super) struct Means {
     pub permit: Option<Permit>,
     pub eviction: Eviction,
     pub fills: Vec<CopyId>,
-    /// Whether it waits already, with the permit of its job.
-    pub waits: bool,
+    /// What it may wait for.
+    pub waiting: Waiting,
+}
+
+/// What an Acquire may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// The SSD, once it has a permit: one that waits for other nodes has another pool.
+    ForDevice,
+    /// The SSD and other nodes, with the permit that it has.
+    ForPeers,
+    /// Both: it waits already, with the permit of its job.
+    AsBefore,
 }
 
 /// A block on its way from SSD, or from a peer, into a slot.
@@ -182,21 +193,25 @@ impl Shard {
         }
         // The deepest block first: the policy then sees the head of the prefix as the most recent, and
         // a fill for one block does not evict another of the same prefix while anything else is left.
+        let mut needs_peers = false;
         for key in keys.iter().rev() {
-            if let Some(id) = self.find(key.hash, self.state_key(&ids, key)) {
+            let state_key = self.state_key(&ids, key);
+            let found = self.find(key.hash, state_key);
+            needs_peers |= state_key.is_some() && self.needs_peers(found);
+            if let Some(id) = found {
                 self.touch(id);
             }
         }
         let mut blocks = Vec::with_capacity(keys.len());
         let mut remaining = 0;
-        let mut means = Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waits: false };
+        let mut means = self.means(needs_peers);
         // The head first: where the lease bound or the arena ends, it is the tail that is refused.
         for key in keys {
             let state_key = self.state_key(&ids, key);
             let found = self.find(key.hash, state_key);
             let is_sought = found.is_none_or(|id| self.is_barred(id));
-            if let (true, true, Some(sought)) = (self.fetches.peers, is_sought, state_key)
-                && self.may_wait(&mut means)
+            if let (true, Waiting::ForPeers, Some(sought)) = (is_sought, means.waiting, state_key)
+                && self.fetches.peers
             {
                 self.seek(tag, key.index, sought, key.hash, holder.token);
                 remaining += 1;
@@ -249,7 +264,7 @@ impl Shard {
                 Some(refusal(index, BlockOutcome::Missing))
             }
             (Dram::Filling(_), _) | (Dram::Absent, Ssd::Resident { .. } | Ssd::Moving { .. })
-                if !self.may_wait(means) =>
+                if !self.may_wait(id, means) =>
             {
                 Some(self.busy(index))
             }
@@ -303,12 +318,31 @@ impl Shard {
         None
     }
 
-    /// Whether an Acquire may wait for a read: it needs a permit before the first begins.
-    fn may_wait(&self, means: &mut Means) -> bool {
-        if means.permit.is_none() && !means.waits {
-            means.permit = self.waiting.take(1);
+    /// Whether a block is, or will be, another node's to send.
+    fn needs_peers(&self, found: Option<EntryId>) -> bool {
+        let is_sought = self.fetches.peers && found.is_none_or(|id| self.is_barred(id));
+        is_sought || found.is_some_and(|id| self.fetch_of(id).is_some())
+    }
+
+    /// What a new Acquire may take. If any of its blocks is another node's to send, all of its wait is one for peers:
+    /// places for those that the SSD alone serves are never held by what waits for a node that is silent. With as many
+    /// waits for peers as there may be, it has what is here.
+    fn means(&self, needs_peers: bool) -> Means {
+        let permit = if needs_peers { self.pools.peer_waits.take(1) } else { None };
+        let waiting = if permit.is_some() { Waiting::ForPeers } else { Waiting::ForDevice };
+        Means { permit, eviction: Eviction::Allowed, fills: Vec::new(), waiting }
+    }
+
+    /// Whether an Acquire may wait for the block of `id`: it needs a permit before the first begins.
+    fn may_wait(&self, id: EntryId, means: &mut Means) -> bool {
+        match means.waiting {
+            Waiting::ForPeers | Waiting::AsBefore => true,
+            Waiting::ForDevice if self.fetch_of(id).is_some() => false,
+            Waiting::ForDevice => {
+                means.permit = means.permit.take().or_else(|| self.pools.device_waits.take(1));
+                means.permit.is_some()
+            }
         }
-        means.permit.is_some() || means.waits
     }
 
     /// Takes a slot for the block of `id` and queues the read.

@@ -104,7 +104,7 @@ impl Shard {
             self.counters.saves_busy += 1;
             return refused(SlotOutcome::Busy, 0);
         }
-        let permit = self.reserved.take(slot_bytes(bytes));
+        let permit = self.pools.saves.take(slot_bytes(bytes));
         let permit = permit.filter(|_| self.make_entry_room(eviction));
         let slot =
             permit.ok_or(NoSlot::Busy).and_then(|permit| Ok((permit, self.allocate(bytes, eviction)?)));

@@ -10,6 +10,7 @@ mod lease_tests;
 mod life_tests;
 mod model;
 mod node_steps;
+mod pools_tests;
 mod prefetch_random_tests;
 mod prefetch_tests;
 mod random_tests;

@@ -417,7 +417,7 @@ impl Shard {
     }
 
     pub(super) fn sync(&mut self, tag: Tag) {
-        match self.waiting.take(1) {
+        match self.pools.device_waits.take(1) {
             Some(permit) => {
                 let through = self.next_write_back - 1;
                 self.syncs.push(SyncJob { tag, through, _permit: permit });

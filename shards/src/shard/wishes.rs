@@ -7,6 +7,7 @@ use std::time::Duration;
 use orbitkv_wire::identity::KeyHash;
 
 use super::Shard;
+use crate::admission::{Permit, Pool};
 use crate::key::StateKey;
 use crate::leases::ConnectionId;
 use crate::residents::CopyId;
@@ -86,7 +87,6 @@ pub(super) enum WishEnd {
 }
 
 /// Everything that is wanted ahead.
-#[derive(Default)]
 pub(super) struct Prefetches {
     pub wishes: BTreeMap<u64, Wish>,
     pub by_key: BTreeMap<StateKey, u64>,
@@ -104,11 +104,37 @@ pub(super) struct Prefetches {
     pub unused: BTreeMap<CopyId, Moment>,
     /// The same by time.
     pub lapses: BTreeSet<(Moment, CopyId)>,
-    /// Slot bytes of wishes that are filled, and of residents that were brought ahead and not acquired.
-    pub charged_bytes: u64,
+    /// The slot bytes of each copy that is filled for a wish, and of each resident that was brought ahead and not acquired.
+    pub charges: BTreeMap<CopyId, Permit>,
+    /// What they are charged to.
+    pub room: Pool,
 }
 
 impl Prefetches {
+    /// Nothing; what comes is charged to this pool.
+    pub fn new(room: Pool) -> Prefetches {
+        Prefetches {
+            wishes: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            to_seek: VecDeque::new(),
+            by_copy: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            reading: BTreeSet::new(),
+            made: 0,
+            promised_bytes: 0,
+            unused: BTreeMap::new(),
+            lapses: BTreeSet::new(),
+            charges: BTreeMap::new(),
+            room,
+        }
+    }
+
+    /// Slot bytes that are charged.
+    pub fn charged_bytes(&self) -> u64 {
+        self.room.in_use()
+    }
+
     /// Whether a copy is filled for a wish.
     pub fn has(&self, copy: CopyId) -> bool {
         self.by_copy.contains_key(&copy)
@@ -125,8 +151,13 @@ impl Prefetches {
         self.reading.remove(&copy);
     }
 
-    pub fn uncharge(&mut self, bytes: u64) {
-        self.charged_bytes = self.charged_bytes.checked_sub(bytes).expect("what is charged comes back once");
+    pub fn charge(&mut self, copy: CopyId, permit: Permit) {
+        assert!(self.charges.insert(copy, permit).is_none(), "room is charged once");
+    }
+
+    pub fn uncharge(&mut self, copy: CopyId) {
+        let permit = self.charges.remove(&copy).expect("what is charged comes back once");
+        drop(permit);
     }
 
     /// A resident was brought ahead and is waited for until then.
@@ -165,7 +196,11 @@ impl Shard {
         assert!(ahead.wishes.len() <= bounds.wishes_max, "wishes keep their bound");
         assert!(ahead.active() <= bounds.active_max, "and so do those that are worked at");
         assert!(ahead.reading.len() <= bounds.reads_max, "and reads");
-        assert!(ahead.charged_bytes <= bounds.bytes_max, "and room");
+        assert_eq!(
+            ahead.charges.len(),
+            ahead.by_copy.len() + ahead.unused.len(),
+            "and room is charged for each"
+        );
         assert_eq!(ahead.by_key.len(), ahead.wishes.len(), "every wish is found by its block");
         assert!(ahead.by_copy.len() <= ahead.active(), "a wish has one slot");
         let given_up = counters.prefetch_expired + counters.prefetch_cancelled + counters.prefetch_yielded;
@@ -193,7 +228,7 @@ impl Shard {
             })
             .sum();
         assert_eq!(ahead.lapses.len(), ahead.unused.len());
-        assert_eq!(ahead.charged_bytes, filling + unused, "room is charged once");
+        assert_eq!(ahead.charged_bytes(), filling + unused, "room is charged once");
         let promised = ahead.waiting.iter().map(|number| ahead.wishes[number].slot_bytes).sum::<u64>();
         assert_eq!(ahead.promised_bytes, promised);
         assert!(ahead.by_copy.iter().all(|(copy, number)| {

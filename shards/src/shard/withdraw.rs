@@ -49,7 +49,9 @@ impl Shard {
         let Some(namespace) = self.namespaces.get(namespace) else {
             return self.answer(tag, Outcome::Cleared { removed: 0, in_use: 0 });
         };
-        let Some(permit) = self.waiting.take(1) else { return self.answer(tag, Outcome::Cancelled) };
+        let Some(permit) = self.pools.device_waits.take(1) else {
+            return self.answer(tag, Outcome::Cancelled);
+        };
         self.forget_wishes_in(namespace);
         let is_first = self.clears.is_empty();
         let total = Withdrawn::default();

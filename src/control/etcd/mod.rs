@@ -6,6 +6,7 @@
 pub mod cutover;
 mod lag;
 mod link;
+pub mod neighbours;
 pub mod operator;
 mod policy;
 mod renewals;

@@ -2,6 +2,7 @@
 
 mod cutover;
 mod faults;
+mod neighbours;
 mod node;
 mod places;
 // The scenarios of whole nodes start the same servers, and use all of it.

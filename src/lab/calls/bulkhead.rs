@@ -80,10 +80,10 @@ impl Layout {
         }
     }
 
-    fn pools(self) -> Vec<u32> {
+    fn pools(self) -> Vec<u64> {
         match self {
-            Layout::Single(slots) => vec![slots],
-            Layout::Split(tracking, event) => vec![tracking, event],
+            Layout::Single(slots) => vec![slots.into()],
+            Layout::Split(tracking, event) => vec![tracking.into(), event.into()],
         }
     }
 
@@ -129,7 +129,7 @@ fn simulate(parameters: &Parameters, seed: u64, layout: Layout, day: Day) -> Cou
         for (pool, ends) in ends.iter_mut().enumerate() {
             let before = ends.len();
             ends.retain(|end| *end > now);
-            (ends.len()..before).for_each(|_| pools.give_back(pool));
+            (ends.len()..before).for_each(|_| pools.give_back(pool, 1));
         }
         counts.busy_rounds += pools.taken();
         let tracking = generator.poisson(parameters.exp_neg_lambda.tracking.0) as usize;
@@ -148,7 +148,7 @@ fn simulate(parameters: &Parameters, seed: u64, layout: Layout, day: Day) -> Cou
                 Arrival::Tracking => (&mut counts.tracking_responses, &mut counts.tracking_dropped),
                 Arrival::Event => (&mut counts.event_responses, &mut counts.event_dropped),
             };
-            match pools.take(pool) {
+            match pools.take(pool, 1) {
                 Ok(()) => {
                     ends[pool].push(now + u64::from(rounds));
                     *responses += 1;

@@ -299,11 +299,11 @@ impl Payload {
     }
 
     /// This node lives, under this name.
-    pub fn on_registered(&mut self, local: Local) {
+    pub fn on_registered(&mut self, local: Local, shard: &Shard) {
         let bounds =
             GrantSettings::new(local.cluster, local.node, self.shard, local.shards, self.slice_bytes);
         let settings = GrantSettings { egress: self.egress_rate, ..bounds };
-        self.grants.get_or_insert_with(|| Grants::new(settings));
+        self.grants.get_or_insert_with(|| Grants::new(settings, shard.lent_pool()));
         self.fetcher.on_registered(local);
     }
 

@@ -2,13 +2,11 @@
 
 use orbitkv_shards::fetcher::FetcherSettings;
 use orbitkv_shards::planner::Mode;
+use orbitkv_shards::shard::ShardSettings;
 use orbitkv_wire::bounds::EXTENT_ALIGN_BYTES;
 
 use crate::peers::settings::PAYLOAD_CONNECTIONS_PLANNED;
 use crate::settings::{PeerGuard, PeerRates};
-
-/// Share of the arena that is lent at most; the room's own bound is the same (chapter 3.2).
-const LENT_SHARE: u64 = 4;
 
 /// Bounds of a core's payload, and how it is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +28,8 @@ pub struct PayloadSettings {
 impl PayloadSettings {
     /// Blocks that may be lent at a time: no slot is smaller than an extent.
     pub fn loans_max(&self) -> usize {
-        usize::try_from(self.slice_bytes / LENT_SHARE / EXTENT_ALIGN_BYTES).unwrap_or(usize::MAX)
+        usize::try_from(ShardSettings::lent_bytes_max(self.slice_bytes) / EXTENT_ALIGN_BYTES)
+            .unwrap_or(usize::MAX)
     }
 
     /// Bounds of what is brought.

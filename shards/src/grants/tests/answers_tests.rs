@@ -6,6 +6,7 @@ use orbitkv_wire::payload::*;
 use super::super::{Effect, Life};
 use super::rig::*;
 use crate::flow::pacing::Rate;
+use crate::shard::ShardSettings;
 use crate::shard::tests::rig::{BOTH, DRAM, Fault, KIB, digest, settings};
 
 const BLOCK: u64 = 64 * KIB;
@@ -329,4 +330,28 @@ fn what_a_rate_would_not_send_in_time_is_busy_and_each_node_has_its_share() {
     rig.drain_all();
     let (_, answers) = rig.answers(1, Transport::Quic, &here[..6]);
     assert_eq!(granted(&answers), 6, "what has gone is no one's backlog");
+}
+
+#[test]
+fn what_the_shard_may_not_lend_is_counted_by_its_pool_and_a_nodes_own_share_is_not() {
+    let mut bounds = grant_settings(2 << 21);
+    bounds.bytes_per_node_max = 2 * BLOCK;
+    let mut rig = GrantRig::new(ShardSettings { lent_bytes_max: 3 * BLOCK, ..settings(2, 0) }, bounds);
+    rig.connect(1, requester(1, 1));
+    rig.connect(2, requester(2, 1));
+    let here = [1, 2, 3].map(|number| {
+        assert!(rig.save(0, number, BLOCK));
+        rig.live(0, number, Medium::Dram).unwrap()
+    });
+    let lent = |rig: &GrantRig| {
+        let account = rig.rig.shard.lent_pool().account();
+        (account.taken, account.refused, account.refused_beside_idle)
+    };
+    let (_, answers) = rig.answers(1, Transport::Quic, &here);
+    assert!(matches!(answers[..], [Answer::Granted { .. }, Answer::Granted { .. }, Answer::Busy { .. }]));
+    assert_eq!(lent(&rig), (2 * BLOCK, 0, 0), "that node has its share");
+    let (_, answers) = rig.answers(2, Transport::Quic, &here[..2]);
+    assert!(matches!(answers[..], [Answer::Granted { .. }, Answer::Busy { .. }]));
+    assert_eq!(lent(&rig), (3 * BLOCK, 1, 1));
+    assert_eq!(rig.grants.figures().busy, 2);
 }

@@ -262,7 +262,7 @@ impl Case {
             })
         };
         let (own, total, shm) = (charged(false, false), charged(true, false), charged(true, true));
-        let bytes = (bounds.bytes_per_node_max - own.1).min(bounds.bytes_max - total.1);
+        let bytes = (bounds.bytes_per_node_max - own.1).min(grants.bytes.capacity() - total.1);
         let bytes = if transport == Transport::Shm { bytes.min(bounds.shm_bytes_max - shm.1) } else { bytes };
         (bounds.pins_per_node_max - own.0, bytes)
     }

@@ -101,9 +101,10 @@ pub fn grant_settings(slice_bytes: u64) -> GrantSettings {
 impl GrantRig {
     pub fn new(shard: ShardSettings, grants: GrantSettings) -> GrantRig {
         let incarnation = source().incarnation;
+        let rig = Rig::new(ShardSettings { drop_memory_entries: REMEMBERED, ..shard });
         GrantRig {
-            rig: Rig::new(ShardSettings { drop_memory_entries: REMEMBERED, ..shard }),
-            grants: Grants::new(grants),
+            grants: Grants::new(grants, rig.shard.lent_pool()),
+            rig,
             life: Life::Serving { epoch: EPOCH, incarnation },
             effects: Vec::new(),
             loans: BTreeMap::new(),
@@ -382,7 +383,7 @@ impl GrantRig {
         assert!(
             nodes.values().all(|of| of.0 <= bounds.pins_per_node_max && of.1 <= bounds.bytes_per_node_max)
         );
-        assert!(total <= bounds.bytes_max && shm <= bounds.shm_bytes_max);
+        assert!(total <= self.grants.bytes.capacity() && shm <= bounds.shm_bytes_max);
         let figures = self.grants.figures();
         assert!(figures.pinned_bytes >= total && figures.pins >= self.exposed().count() as u64);
         assert!(figures.quarantined_bytes <= bounds.shm_bytes_max && PAGE > 0);

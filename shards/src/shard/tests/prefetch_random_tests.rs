@@ -77,7 +77,7 @@ impl Drop for Named {
 
 impl Life {
     fn new(number: u64) -> Life {
-        let mut bounds = ShardSettings { prefetch: BOUNDS, ..settings(2, 128 * 1024 * KIB) };
+        let mut bounds = ShardSettings { prefetch: BOUNDS, waiting_max: 1, ..settings(2, 128 * 1024 * KIB) };
         bounds.leases.leases_per_connection_max = 1_000;
         let mut rig = Rig::new(bounds);
         rig.shard.seek_peers(true);
@@ -317,7 +317,7 @@ impl Life {
         let in_dram = self.in_dram();
         let command = Command::Clear { namespace: digest(0), media: Media::from_mask(media) };
         if matches!(self.rig.call(command), Outcome::Cancelled) {
-            // As many Acquires wait as may.
+            // As many Acquires wait for the SSD as may.
             self.count("not cleared");
             return false;
         }

@@ -176,6 +176,7 @@ impl Case {
         let log = self.rig.shard.log.as_ref().map(|log| (log.accounting(), log.state()));
         self.assert_all_can_go();
         let counters = figures.counters;
+        let waits = figures.pools.iter().filter(|pool| pool.name.ends_with("_waits"));
         let mut seen = BTreeMap::from([
             ("DRAM evictions", counters.dram_evictions),
             ("SSD evictions", counters.ssd_evictions),
@@ -188,7 +189,7 @@ impl Case {
             ("write-backs given up", counters.write_backs_given_up),
             ("lost races", counters.saves_lost_race),
             ("holds expired", figures.holds_expired),
-            ("waiting refused", figures.waiting[2]),
+            ("waiting refused", waits.map(|pool| pool.account.refused).sum()),
             ("device left alone", self.rig.shard.device_standing().opens),
             ("late reads", self.rig.shard.device_standing().late_reads),
             ("blocks not read", self.rig.shard.device_standing().barred),
