@@ -40,7 +40,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",
-        "an Acquire is undone by permits that give back when dropped; there is no workflow to measure",
+        "what a recovery has begun is taken back in reverse, a cancel in three attempts, and counted; without a switch",
     ),
     (
         "idempotency",
@@ -49,7 +49,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("backpressure", "saves are refused, not queued; without a switch"),
     (
         "claim check, valet key",
-        "the protocol's shape: references on streams, grants for exact extents; without a switch",
+        "the protocol's shape: references on streams, grants for exact extents; what dangles is counted; without a switch",
     ),
 ];
 
