@@ -95,7 +95,8 @@ impl Fetcher {
         self.settings.stall_wait / PATIENCE_PART
     }
 
-    /// When the first fetch of an operation that is not answered, and that has another route, has waited for its share.
+    /// When it is looked at next whether a fetch of an operation that is not answered, and that has another route, has
+    /// waited for its share. A fetch is looked at once.
     pub(super) fn next_limit(&self, number: u64, now: Moment) -> Option<Moment> {
         let operation = &self.operations[&number];
         if operation.talk == Talk::Answered {
@@ -103,7 +104,13 @@ impl Fetcher {
         }
         let fetches = operation.parts.iter().filter_map(|part| Some(&self.fetches[&part.copy?]));
         let others = fetches.filter(|fetch| !fetch.routes.is_empty());
-        others.map(|fetch| fetch.clock.limit(self.least_patience())).filter(|limit| *limit > now).min()
+        let looks = |fetch: &Fetch| match fetch.clock.limit(self.least_patience()) {
+            limit if limit > now => Some(limit),
+            // The answer may be here and not read yet.
+            limit if limit > self.heard => Some(now + self.least_patience()),
+            _ => None,
+        };
+        others.filter_map(looks).min()
     }
 
     /// Fetches that have waited for an answer for their share of the time go on elsewhere, if they may be asked for

@@ -10,7 +10,9 @@
 //! for want of it is in quarantine there ([`crate::grants`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use orbitkv_wire::bounds::GRANT_MS_MAX;
 use orbitkv_wire::engine::answers::BlockOutcome;
 
 use super::effect::{ConnectionId, FetcherEffect, Violation};
@@ -24,8 +26,9 @@ use crate::resilience::compensation::{ATTEMPTS, Attempts, RecoveryStep};
 use crate::resilience::gate::Class;
 use crate::time::Moment;
 
-/// Part of [`STREAM_TIME_MAX`] before its end in which a Cancel that was said again has time to work.
-const SAID_AGAIN_PART: u32 = 4;
+/// Time that a Cancel has to work, at least: half of the longest grant, so that one that is said again has it before
+/// [`STREAM_TIME_MAX`] is over.
+const CANCEL_WAIT: Duration = Duration::from_millis(GRANT_MS_MAX as u64 / 2);
 
 /// An operation that was cancelled, until its source's end of the stream has come.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +37,6 @@ pub(super) struct Draining {
     pub connection: ConnectionId,
     pub class: Class,
     attempts: Attempts,
-    /// When its stream should have ended, whatever was tried.
-    ends: Moment,
     /// When it should have ended by what was tried last.
     due: Moment,
     /// When its timer looks whether it has.
@@ -98,10 +99,10 @@ impl Fetcher {
         asked: Moment,
     ) {
         self.window.expire(number);
-        let ends = asked + STREAM_TIME_MAX;
-        let due = asked + (STREAM_TIME_MAX - STREAM_TIME_MAX / SAID_AGAIN_PART);
+        // One that progress has kept for longer than any grant has its time from now on.
+        let due = (asked + (STREAM_TIME_MAX - CANCEL_WAIT)).max(self.heard + CANCEL_WAIT);
         let attempts = Attempts::first(ATTEMPTS);
-        self.draining.insert(number, Draining { line, connection, class, attempts, ends, due, looks: due });
+        self.draining.insert(number, Draining { line, connection, class, attempts, due, looks: due });
         self.timers.insert((due, Timer::Drain(number)));
     }
 
@@ -135,7 +136,8 @@ impl Fetcher {
         if draining.attempts.is_last() {
             return self.close_broken(connection, Violation::Undrained, now);
         }
-        (draining.due, draining.looks) = (draining.ends, draining.ends);
+        draining.due = draining.due + CANCEL_WAIT;
+        draining.looks = draining.due;
         self.timers.insert((draining.looks, Timer::Drain(number)));
         self.effects.push_back(FetcherEffect::CancelAgain { connection, operation });
     }

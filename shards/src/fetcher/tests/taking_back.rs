@@ -1,5 +1,7 @@
 //! What was begun for a fetch is taken back from its end, and that is tried as often as it may be.
 
+use std::time::Duration;
+
 use orbitkv_wire::engine::answers::BlockOutcome;
 
 use super::rig::*;
@@ -41,7 +43,9 @@ fn the_pin_is_given_back_before_the_slot() {
 
 #[test]
 fn a_cancel_is_said_twice_and_then_the_connection_is_the_proof() {
-    let mut rig = Rig::new();
+    // Else the connection would end for want of use, which is a proof, too.
+    let idle_wait = Duration::from_secs(60);
+    let mut rig = Rig::with(FetcherSettings { idle_wait, ..FetcherSettings::default() });
     rig.keeps_cancelled = true;
     (1..=3).for_each(|copy| {
         rig.begin(copy, &[at("a")]);
