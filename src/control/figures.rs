@@ -5,6 +5,8 @@ use std::time::Duration;
 use orbitkv_shards::fetcher::BreakerStanding;
 use orbitkv_shards::flow::egress::Urgency;
 use orbitkv_shards::resilience::breaker::Phase;
+use orbitkv_shards::resilience::claim_check::Dangling;
+use orbitkv_shards::resilience::deadline::Step;
 use orbitkv_shards::segment_log::OffReason;
 use orbitkv_shards::shard::{DeviceStanding, PoolFigures};
 use orbitkv_wire::inventory::{Kind, OpenRefusal};
@@ -12,8 +14,8 @@ use orbitkv_wire::inventory::{Kind, OpenRefusal};
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
     LendingReport, PeerFrames, PeersReport, PerMedium, PoolReport, PrefetchReport, QueuePeaks,
-    RetentionReport, SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault, SsdReport,
-    SsdState, ThrottledReport, TurnReport,
+    ReferencesReport, RetentionReport, SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault,
+    SsdReport, SsdState, StepsReport, ThrottledReport, TurnReport,
 };
 use super::{routes, sources, zones};
 use crate::core::report::CoreReport;
@@ -88,6 +90,7 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             hits: PerMedium { dram: counters.hits_dram, ssd: counters.hits_ssd },
             peer_hits: PerMedium { dram: counters.hits_peer_dram, ssd: counters.hits_peer_ssd },
             misses: counters.misses,
+            orphans: counters.orphans,
             saves_committed: counters.saves_committed,
             saved_bytes: counters.saved_bytes,
             saves_refused: SaveRefusals {
@@ -310,6 +313,18 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         corrupt: fetcher.corrupt,
         deadline: fetcher.deadline,
         rerouted: fetcher.rerouted,
+        out_of_time: out_of_time(fetcher.out_of_time),
+        left_silent: fetcher.left_silent,
+        transfers_left: fetcher.transfers_left,
+        cancels_confirmed: fetcher.cancels_confirmed,
+        cancels_repeated: fetcher.cancels_repeated,
+        cancels_closed: fetcher.cancels_closed,
+        references: ReferencesReport {
+            found: fetcher.claims.found(),
+            range_ended: fetcher.claims.dangling_for(Dangling::RangeEnded),
+            superseded: fetcher.claims.dangling_for(Dangling::Superseded),
+            never_held: fetcher.claims.dangling_for(Dangling::NeverHeld),
+        },
         wrong_checksums: fetcher.wrong_checksums,
         range_ended: fetcher.ended,
         stale_epoch: fetcher.stale_epoch,
@@ -335,6 +350,17 @@ fn fetching(report: &peers::PayloadReport) -> FetchingReport {
         shed_demand_length: fetcher.shed_demand_length,
         shed_background_length: fetcher.shed_background_length,
         shed_background_age: fetcher.shed_background_age,
+    }
+}
+
+fn out_of_time(by_step: [u64; Step::ALL.len()]) -> StepsReport {
+    let of = |step: Step| by_step[step as usize];
+    StepsReport {
+        wait: of(Step::Wait),
+        authorize: of(Step::Authorize),
+        prepare: of(Step::Prepare),
+        transfer: of(Step::Transfer),
+        install: of(Step::Install),
     }
 }
 

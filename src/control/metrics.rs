@@ -216,6 +216,9 @@ const METRICS: &[Metric] = &[
         by("medium", [("dram", r.service.hits.dram), ("ssd", r.service.hits.ssd)])
     }),
     counter("orbitkv_misses", "Blocks asked for and found nowhere", |r| one(r.service.misses)),
+    counter("orbitkv_orphans", "Blocks that came whole and that nothing refers to", |r| {
+        one(r.service.orphans)
+    }),
     counter("orbitkv_saves_committed", "Blocks committed", |r| one(r.service.saves_committed)),
     counter("orbitkv_saved_bytes", "Bytes of blocks committed", |r| one(r.service.saved_bytes)),
     counter("orbitkv_saves_refused", "Blocks refused a slot", |r| {

@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::report::{DURATION_BOUNDS_NS, Durations};
 
-pub use peers::{BreakerReport, FetchingReport, HandshakesReport, LendingReport, PeerFrames, PeersReport};
+pub use peers::{
+    BreakerReport, FetchingReport, HandshakesReport, LendingReport, PeerFrames, PeersReport,
+    ReferencesReport, StepsReport,
+};
 
 /// Levels and counters of one shard at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -271,6 +274,9 @@ pub struct ServiceReport {
     pub peer_hits: PerMedium,
     /// Blocks asked for and found nowhere.
     pub misses: u64,
+    /// Blocks that came whole and right, from a peer or the SSD, and that nothing refers to: they were saved or evicted
+    /// meanwhile.
+    pub orphans: u64,
     /// Blocks of an Acquire that were refused for want of room.
     pub acquires_busy: u64,
     /// Blocks committed.

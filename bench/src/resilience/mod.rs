@@ -39,21 +39,27 @@ const UNUSED: &[(&str, &str)] = &[
         "a Query tells prefix, coverage, age of its hints and what it left out, and old hints rank last; no switch",
     ),
     ("objectives", "a command, `orbitkv drill --objectives`; nothing a node asks"),
-    ("stamps", "a command, `orbitkv doctor --etcd`, counts what crosses to other clusters; nothing a node asks"),
+    (
+        "stamps",
+        "a command, `orbitkv doctor --etcd`, counts what crosses to other clusters; nothing a node asks",
+    ),
     ("drill", "a command, `orbitkv drill`; nothing a node asks"),
     ("strangler", "a command, `orbitkv migrate plan`; nothing a node asks"),
     (
         "compensation",
-        "an Acquire is undone by permits that give back when dropped; there is no workflow to measure",
+        "what a recovery has begun is taken back in reverse, a cancel in three attempts, and counted; without a switch",
     ),
     (
         "idempotency",
         "a ledger of its own answers repeats of Commit and Release; it has no switch to measure against",
     ),
-    ("backpressure", "a save that its pool has no room for is refused at the boundary, and none is queued; without a switch"),
+    (
+        "backpressure",
+        "a save that its pool has no room for is refused at the boundary, and none is queued; without a switch",
+    ),
     (
         "claim check, valet key",
-        "the protocol's shape: references on streams, grants for exact extents; without a switch",
+        "the protocol's shape: references on streams, grants for exact extents; what dangles is counted; without a switch",
     ),
 ];
 

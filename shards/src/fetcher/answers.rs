@@ -16,6 +16,8 @@ use super::operation::{Ending, Stage, Talk};
 use super::order::{Candidate, Route, Setback};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::claim_check::{Claim, Dangling};
+use crate::resilience::deadline::Step;
 use crate::time::Moment;
 
 impl Fetcher {
@@ -37,12 +39,12 @@ impl Fetcher {
             FromSource::Answers { answers, grant_ms, .. } => self.on_answers(number, answers, *grant_ms, now),
             FromSource::Refused(refusal) => self.on_refused(number, *refusal, now),
             FromSource::Bytes { index, bytes, checksum } if self.comes_over(number, Transport::Quic) => {
-                self.on_bytes_due(number, *index, *bytes, *checksum)
+                self.on_bytes_due(number, *index, *bytes, *checksum, now)
             }
             FromSource::Extent { index, bytes, checksum, offset }
                 if self.comes_over(number, Transport::Shm) =>
             {
-                self.on_extent(number, *index, *bytes, *checksum, *offset)
+                self.on_extent(number, *index, *bytes, *checksum, *offset, now)
             }
             FromSource::Failed { index, cause } => self.on_failed(number, *index, *cause),
             FromSource::Bytes { .. }
@@ -80,9 +82,13 @@ impl Fetcher {
         self.lines.get_mut(&operation.line).expect("an operation has its line").failures = 0;
         for (index, answer) in answers.iter().enumerate() {
             match *answer {
-                Answer::Granted { bytes } => self.on_granted(number, index, bytes),
+                Answer::Granted { bytes } => {
+                    self.enter_step(number, index, Step::Prepare, now);
+                    self.on_granted(number, index, bytes);
+                }
                 Answer::Ended { sequence } => {
                     self.figures.ended += 1;
+                    self.count_dangling(Dangling::RangeEnded, 1);
                     self.tell_ended(number, index, sequence);
                     self.note_gone(number);
                     self.close_part(number, index);
@@ -90,6 +96,7 @@ impl Fetcher {
                 }
                 Answer::NeverHeld { head } => {
                     self.figures.never_held += 1;
+                    self.count_dangling(Dangling::NeverHeld, 1);
                     self.note_gone(number);
                     let asked = self.operations[&number].parts[index].sequence;
                     self.figures.beyond_head += u64::from(asked > head);
@@ -120,6 +127,11 @@ impl Fetcher {
         let Some(fetch) = operation.parts[index].copy.map(|copy| &self.fetches[&copy]) else { return };
         let residence = fetch.residence();
         self.effects.push_back(FetcherEffect::RangeEnded { source, residence, ended });
+    }
+
+    /// So many residences of the index led to nothing.
+    fn count_dangling(&mut self, why: Dangling, residences: usize) {
+        (0..residences).for_each(|_| self.figures.claims.count(Claim::Dangling(why)));
     }
 
     fn note_gone(&mut self, number: u64) {
@@ -182,6 +194,9 @@ impl Fetcher {
             line.shares_from = now + self.settings.sharing_pause;
             (0..self.operations[&number].parts.len()).for_each(|index| self.ask_over_quic(number, index));
         }
+        if matches!(refusal, Refusal::StaleEpoch { .. }) {
+            self.count_dangling(Dangling::Superseded, self.operations[&number].parts.len());
+        }
         self.judge(number, Fate::Answered { is_fresh: true });
         self.fail_parts(number, Setback::Missing);
         self.finish(number, Ending::Forget);
@@ -210,13 +225,22 @@ impl Fetcher {
         self.refresh(source);
     }
 
-    fn on_bytes_due(&mut self, number: u64, index: u16, bytes: u32, checksum: u64) -> Result<(), Violation> {
+    fn on_bytes_due(
+        &mut self,
+        number: u64,
+        index: u16,
+        bytes: u32,
+        checksum: u64,
+        now: Moment,
+    ) -> Result<(), Violation> {
         let granted = self.granted(number, index)?;
         if bytes != granted {
             return Err(Violation::Length { index, granted, sent: bytes });
         }
         let operation = self.operations.get_mut(&number).expect("just found");
         operation.parts[usize::from(index)].stage = Stage::Flowing { bytes, checksum };
+        self.enter_step(number, usize::from(index), Step::Transfer, now);
+        self.figures.claims.count(Claim::Found { bytes: u64::from(bytes) });
         Ok(())
     }
 
@@ -227,8 +251,9 @@ impl Fetcher {
         bytes: u32,
         checksum: u64,
         offset: u64,
+        now: Moment,
     ) -> Result<(), Violation> {
-        self.on_bytes_due(number, index, bytes, checksum)?;
+        self.on_bytes_due(number, index, bytes, checksum, now)?;
         let (connection, operation) = (self.operations[&number].connection, self.operation_id(number));
         self.effects.push_back(FetcherEffect::Read { connection, operation, index, offset, bytes });
         Ok(())
@@ -240,7 +265,11 @@ impl Fetcher {
         let setback = match cause {
             FailureCause::DeviceError => Setback::DeviceError,
             FailureCause::Corrupt => Setback::Corrupt,
-            FailureCause::Ended => Setback::Missing,
+            FailureCause::Ended => {
+                // Granted, and gone before it was read.
+                self.count_dangling(Dangling::RangeEnded, 1);
+                Setback::Missing
+            }
         };
         self.close_part(number, usize::from(index));
         self.fail_part(number, usize::from(index), setback);

@@ -15,6 +15,7 @@ use super::lines::{Line, LineId, Reach};
 use super::operation::{Operation, Part, Stage, Talk};
 use super::order::{Place, Turn};
 use super::{FETCH_TIME_MAX, Fetcher, FetcherSettings, Timer};
+use crate::resilience::deadline::Step;
 use crate::resilience::gate::Class;
 use crate::time::Moment;
 
@@ -209,6 +210,7 @@ impl Fetcher {
             let fetch = self.fetches.get_mut(&turn.2).expect("a queued fetch");
             deadline = deadline.max(fetch.deadline);
             fetch.place = Place::Asked { operation: number, index: index as u16 };
+            fetch.clock.enter(Step::Authorize, now);
             let (copy, bytes) = (Some(turn.2), fetch.order.bytes);
             parts.push(Part { copy, sequence: wanted.sequence, bytes, stage: Stage::Asked });
         }
@@ -240,7 +242,6 @@ impl Fetcher {
         self.figures.residences += parts.len() as u64;
 
         let stall_due = now + self.settings.stall_wait;
-        self.timers.insert((stall_due, Timer::Stall(number)));
         // Rounded up: it ends here before its source says that it has.
         let deadline_ms = (deadline - now).as_nanos().div_ceil(1_000_000);
         let deadline_ms = deadline_ms.clamp(1, u128::from(DEADLINE_MS_MAX)) as u32;
@@ -263,6 +264,9 @@ impl Fetcher {
             stall_due,
         };
         self.operations.insert(number, operation);
+        let stall_due = self.next_limit(number, now).map_or(stall_due, |limit| limit.min(stall_due));
+        self.operations.get_mut(&number).expect("just inserted").stall_due = stall_due;
+        self.timers.insert((stall_due, Timer::Stall(number)));
         let authorize = Authorize {
             binding,
             operation: self.operation_id(number),

@@ -25,6 +25,7 @@ impl Fetcher {
         self.background -= 1;
         fetch.since = now;
         fetch.deadline = fetch.deadline.max(deadline);
+        fetch.clock.begin_anew(fetch.deadline, now);
         let (after, place, due) = (fetch.turn(), fetch.place, fetch.deadline);
         self.timers.remove(&(late, Timer::Deadline(copy)));
         self.timers.insert((due, Timer::Deadline(copy)));

@@ -1,9 +1,10 @@
 //! What the room wants done, and why it closes connections.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use orbitkv_wire::engine::answers::BlockOutcome;
-use orbitkv_wire::identity::{Incarnation, Medium, NodeId, Sequence};
+use orbitkv_wire::identity::{BlockHash, Incarnation, Medium, NodeId, Sequence};
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::{Authorize, ExactResidence, FrameError, Kind, OperationId};
 use thiserror::Error;
@@ -12,6 +13,7 @@ use super::order::Candidate;
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
 use crate::resilience::breaker::Change;
+use crate::resilience::deadline::Step;
 use crate::time::Moment;
 
 /// Number of a payload connection that this core dialed; unique in the life of the core.
@@ -57,6 +59,14 @@ pub enum FetcherEffect {
     /// Nothing of the operation is wanted any more: write a Cancel on the control stream. Over QUIC the operation's
     /// stream is read to its end, which is told by [`super::Fetcher::on_stream_over`]; what comes on it is thrown away.
     Cancel {
+        /// On which connection.
+        connection: ConnectionId,
+        /// The operation.
+        operation: OperationId,
+    },
+    /// The stream of a cancelled operation has not ended: write its Cancel again. What is said of the stream is as after
+    /// the first.
+    CancelAgain {
         /// On which connection.
         connection: ConnectionId,
         /// The operation.
@@ -140,6 +150,21 @@ pub enum FetcherEffect {
         residence: ExactResidence,
         /// Sequence of its end, if the source remembers it.
         ended: Option<Sequence>,
+    },
+    /// The time of a fetch that somebody waited for is over: for the log. Its Failed follows.
+    OutOfTime {
+        /// The fetch.
+        copy: CopyId,
+        /// The block.
+        block: BlockHash,
+        /// Who was asked or to be asked then, if anybody.
+        source: Option<SourceStream>,
+        /// The step that used most of the time.
+        consumer: Step,
+        /// How long that was.
+        used: Duration,
+        /// The step at which time was over.
+        at: Step,
     },
     /// A source is left alone from now on, or asked again: for the log.
     Breaker {

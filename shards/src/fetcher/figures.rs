@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::resilience::claim_check::Claims;
+use crate::resilience::deadline::Step;
+
 /// Counters since the core began, and what is so now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetcherFigures {
@@ -32,6 +35,22 @@ pub struct FetcherFigures {
     pub cancelled: u64,
     /// Fetches that went on with another route.
     pub rerouted: u64,
+    /// Fetches that somebody waited for when their time was over, by the [`Step`] that had used most of it: their own
+    /// time, or that of the engine that waited.
+    pub out_of_time: [u64; Step::ALL.len()],
+    /// Fetches that went on elsewhere because their source had not answered in their share of the time for that.
+    pub left_silent: u64,
+    /// Fetches given up while their bytes came; what was still to come was thrown away.
+    pub transfers_left: u64,
+    /// Cancelled operations whose stream ended after that was said once.
+    pub cancels_confirmed: u64,
+    /// Those whose stream ended after it was said again.
+    pub cancels_repeated: u64,
+    /// Those that the end of their connection ended.
+    pub cancels_closed: u64,
+    /// Residences of the index that were asked for, by what was there. One that is asked for twice counts twice;
+    /// busy sources and broken calls count for neither.
+    pub claims: Claims,
 
     /// Fetches given their first route.
     pub first_asks: u64,

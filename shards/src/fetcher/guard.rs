@@ -209,6 +209,11 @@ impl Guard {
         self.fates.push((source, call, fate));
     }
 
+    /// Whether a block may be asked for once more; then it is counted.
+    pub fn allow_extra(&mut self, now: Moment) -> bool {
+        self.extra_asks.allow(now)
+    }
+
     /// Sources that wait for the word of a probe.
     pub fn probed(&self) -> impl Iterator<Item = &SourceStream> {
         self.breakers.iter().filter(|(_, breaker)| breaker.is_probing()).map(|(source, _)| source)
@@ -235,7 +240,8 @@ impl Fetcher {
         self.settings.guard = guard;
         for (&number, operation) in &mut self.operations {
             self.timers.remove(&(operation.stall_due, Timer::Stall(number)));
-            operation.stall_due = operation.progressed + stall_wait;
+            // Somebody's share may be over earlier: then that is when it looks first.
+            operation.stall_due = (operation.progressed + stall_wait).min(operation.stall_due);
             self.timers.insert((operation.stall_due, Timer::Stall(number)));
         }
         self.is_due = true;
@@ -259,7 +265,7 @@ impl Fetcher {
             self.figures.first_asks += 1;
             self.guard.extra_asks.on_first();
         }
-        if fetch.owes && !self.guard.extra_asks.allow(now) {
+        if fetch.owes && !self.guard.allow_extra(now) {
             self.figures.extra_asks_refused += 1;
             return false;
         }

@@ -15,6 +15,8 @@ impl Fetcher {
         let failed = figures.missing + figures.busy + figures.corrupt + figures.device_error;
         let ended = figures.fetched + failed + figures.deadline + figures.cancelled;
         assert_eq!(figures.begun, ended + self.fetches.len() as u64, "each fetch ends once");
+        let out_of_time: u64 = figures.out_of_time.iter().sum();
+        assert!(out_of_time <= figures.deadline + figures.cancelled, "who is out of time is given up");
         assert!(self.fetches.len() <= self.settings.fetches_max, "fetches keep their bound");
         assert!(self.lines.len() <= self.settings.connections_max, "connections keep their bound");
         assert!(self.dials.len() <= self.settings.dials_max, "dials keep their bound");

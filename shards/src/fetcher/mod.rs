@@ -34,11 +34,14 @@ mod payload;
 mod routing;
 mod settings;
 mod shedding;
+mod steps;
+mod taking_back;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{Incarnation, Medium, NodeId};
@@ -50,14 +53,16 @@ use crate::flow::pacing::{PacedTime, Pacer, Rate};
 use crate::members::{Local, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
+use crate::resilience::compensation::Workflow;
 use crate::resilience::gate::{Class, Shedder};
 use crate::time::Moment;
 
 use guard::Guard;
 use lines::{Line, LineId};
 use modes::Modes;
-use operation::{Draining, Operation};
+use operation::Operation;
 use order::{Attempt, Fetch, Place, Turn};
+use taking_back::Draining;
 
 pub use effect::{CloseCause, ConnectionId, Destination, DialId, FetcherEffect, StreamEnd, Violation};
 pub use figures::FetcherFigures;
@@ -85,6 +90,8 @@ enum Timer {
 #[derive(Debug)]
 pub struct Fetcher {
     settings: FetcherSettings,
+    /// The steps of a recovery, in the order in which they are taken back from the end.
+    workflow: Arc<Workflow>,
     /// Of operations: drawn at random once for this room.
     origin: u64,
     /// The life this node speaks for, if it has one.
@@ -146,12 +153,13 @@ impl Fetcher {
     /// fails. `origin` is drawn at random.
     ///
     /// # Panics
-    /// If a bound leaves no room for anything.
+    /// If a bound leaves no room for anything, or a step of a recovery stands before what it needs.
     #[must_use]
     pub fn new(settings: FetcherSettings, origin: u64) -> Fetcher {
         settings.assert_valid();
         Fetcher {
             settings,
+            workflow: Arc::new(Workflow::recovery()),
             origin,
             local: None,
             members: MemberMap::default(),
@@ -221,6 +229,14 @@ impl Fetcher {
     /// cancels asks before whether it is wanted again meanwhile ([`crate::shard::Shard::is_wanted`]).
     pub fn cancel(&mut self, copy: CopyId) {
         if self.fetches.contains_key(&copy) {
+            self.fail(copy, BlockOutcome::Cancelled);
+        }
+    }
+
+    /// As [`Fetcher::cancel`], because the time of the last who waited for it is over: the step that used it is told.
+    pub fn expire(&mut self, copy: CopyId, now: Moment) {
+        if self.fetches.contains_key(&copy) {
+            self.blame(copy, now);
             self.fail(copy, BlockOutcome::Cancelled);
         }
     }
@@ -310,6 +326,7 @@ impl Fetcher {
             match timer {
                 Timer::Deadline(copy) => {
                     self.report_trial(copy, TrialOutcome::TimedOut);
+                    self.blame(copy, now);
                     self.fail(copy, BlockOutcome::DeadlineExceeded);
                 }
                 Timer::Retry(copy) => self.unplace(copy),
@@ -344,12 +361,6 @@ impl Fetcher {
         let Attempt { candidate, since, ahead_bytes, is_warm } = attempt;
         let tried = FetcherEffect::Tried { copy, candidate, ahead_bytes, since, is_warm, outcome };
         self.effects.push_back(tried);
-    }
-
-    /// A fetch ends without its block.
-    fn fail(&mut self, copy: CopyId, outcome: BlockOutcome) {
-        self.remove(copy);
-        self.report_failure(copy, outcome);
     }
 
     fn report_failure(&mut self, copy: CopyId, outcome: BlockOutcome) {

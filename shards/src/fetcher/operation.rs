@@ -6,12 +6,14 @@ use orbitkv_wire::bounds::GRANT_MS_MAX;
 use orbitkv_wire::identity::Sequence;
 use orbitkv_wire::payload::{OperationId, Transport};
 
-use super::effect::{ConnectionId, FetcherEffect, Violation};
+use super::effect::{ConnectionId, FetcherEffect};
 use super::guard::{Call, Fate, PATIENCE_PART};
 use super::lines::LineId;
 use super::order::{Place, Route, Setback};
+use super::taking_back::Proof;
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
+use crate::resilience::deadline::Step;
 use crate::resilience::gate::Class;
 use crate::time::Moment;
 
@@ -85,19 +87,7 @@ pub(super) struct Operation {
 
 /// Time from its request in which the stream of an operation ends: no grant is longer than half of it, and what is
 /// granted no more is sent no more.
-const STREAM_TIME_MAX: Duration = Duration::from_millis(2 * GRANT_MS_MAX as u64);
-
-/// An operation that was cancelled, until its source's end of the stream has come.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Draining {
-    pub line: LineId,
-    pub connection: ConnectionId,
-    pub class: Class,
-    /// When its stream should have ended.
-    pub due: Moment,
-    /// When its timer looks whether it has.
-    pub looks: Moment,
-}
+pub(super) const STREAM_TIME_MAX: Duration = Duration::from_millis(2 * GRANT_MS_MAX as u64);
 
 /// How an operation ends, other than with its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +112,11 @@ impl Fetcher {
     /// The request of an operation is kept back: until it goes out nothing is held against its source.
     pub fn on_held_back(&mut self, connection: ConnectionId, operation: OperationId) {
         if let Some(number) = self.number_of(connection, operation) {
-            self.operations.get_mut(&number).expect("just found").talk = Talk::HeldBack;
+            let operation = self.operations.get_mut(&number).expect("just found");
+            operation.talk = Talk::HeldBack;
+            for copy in operation.parts.iter().filter_map(|part| part.copy) {
+                self.fetches.get_mut(&copy).expect("a part is of a fetch").clock.hold_back();
+            }
         }
     }
 
@@ -132,6 +126,10 @@ impl Fetcher {
         let operation = self.operations.get_mut(&number).expect("just found");
         if operation.talk == Talk::HeldBack {
             (operation.talk, operation.progressed) = (Talk::Asked, now);
+            for copy in operation.parts.iter().filter_map(|part| part.copy) {
+                let fetch = self.fetches.get_mut(&copy).expect("a part is of a fetch");
+                fetch.clock.enter(Step::Authorize, now);
+            }
         }
     }
 
@@ -160,7 +158,7 @@ impl Fetcher {
     }
 
     /// Nothing more can come of an operation: what it was asked for is free again.
-    fn return_credit(&mut self, number: u64, line: LineId, class: Class) {
+    pub(super) fn return_credit(&mut self, number: u64, line: LineId, class: Class) {
         let bytes = self.window.on_proved(number);
         self.discharge_background(class, bytes);
         self.lines.get_mut(&line).expect("an operation has its line").bytes -= bytes;
@@ -178,7 +176,7 @@ impl Fetcher {
         let OperationId { origin, number } = operation;
         let known = self.draining.get(&number).filter(|_| origin == self.origin);
         if known.is_some_and(|known| known.connection == connection) {
-            self.end_draining(number);
+            self.end_draining(number, Proof::StreamEnd);
         }
     }
 
@@ -186,27 +184,6 @@ impl Fetcher {
     /// come of it is known by its end alone.
     pub fn on_discarded(&mut self, bytes: u64) {
         self.figures.bytes_wasted += bytes;
-    }
-
-    fn end_draining(&mut self, number: u64) {
-        let Draining { line, class, looks, .. } = self.draining.remove(&number).expect("it drains once");
-        self.timers.remove(&(looks, Timer::Drain(number)));
-        self.return_credit(number, line, class);
-    }
-
-    /// A cancelled operation should be over at its source: who goes on for ever would have a part of the window for
-    /// ever. The end of its connection is a proof, too.
-    pub(super) fn on_undrained(&mut self, number: u64, now: Moment) {
-        let wait = self.settings.stall_wait / PATIENCE_PART;
-        let draining = self.draining.get_mut(&number).expect("a timer of an operation that drains");
-        if draining.due > self.heard {
-            // Its end may be here and not read yet.
-            draining.looks = now + wait;
-            self.timers.insert((draining.looks, Timer::Drain(number)));
-            return;
-        }
-        let connection = draining.connection;
-        self.close_broken(connection, Violation::Undrained, now);
     }
 
     /// The route of a part has failed: its fetch looks for another one.
@@ -265,10 +242,7 @@ impl Fetcher {
         let operation = self.operation_id(number);
         if (transport, ending) == (Transport::Quic, Ending::Cancel) {
             // Its source may send on until it has heard of it: nothing of that is free before the stream has ended.
-            self.window.expire(number);
-            let due = asked + STREAM_TIME_MAX;
-            self.draining.insert(number, Draining { line, connection, class, due, looks: due });
-            self.timers.insert((due, Timer::Drain(number)));
+            self.begin_draining(number, (line, connection), class, asked);
         } else {
             self.return_credit(number, line, class);
         }
@@ -306,19 +280,25 @@ impl Fetcher {
         }
         let drained: Vec<u64> =
             self.draining.iter().filter(|(_, of)| of.line == id).map(|(number, _)| *number).collect();
-        drained.into_iter().for_each(|number| self.end_draining(number));
+        drained.into_iter().for_each(|number| self.end_draining(number, Proof::ConnectionEnd));
     }
 
-    /// An operation may stand still: then it is given up.
+    /// An operation may stand still: then it is given up. While it may still be answered, whoever has another route and
+    /// no time left for that goes.
     pub(super) fn on_stall(&mut self, number: u64, now: Moment) {
-        let operation = self.operations.get_mut(&number).expect("a timer of an operation");
-        let mut due = operation.progressed + self.settings.stall_wait;
-        if due <= now && due > self.heard {
+        let mut due = self.operations[&number].progressed + self.settings.stall_wait;
+        if due > now {
+            self.leave_silent(number, now);
+            if !self.operations.contains_key(&number) {
+                return;
+            }
+            due = self.next_limit(number, now).map_or(due, |limit| limit.min(due));
+        } else if due > self.heard {
             // What it has said since may be here and not read yet.
             due = now + self.settings.stall_wait / PATIENCE_PART;
         }
         if due > now {
-            operation.stall_due = due;
+            self.operations.get_mut(&number).expect("just seen").stall_due = due;
             self.timers.insert((due, Timer::Stall(number)));
             return;
         }

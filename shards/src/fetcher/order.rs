@@ -9,6 +9,7 @@ use orbitkv_wire::payload::ExactResidence;
 
 use super::guard::Probe;
 use super::lines::LineId;
+use super::steps::StepClock;
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
 use crate::resilience::gate::Class;
@@ -101,6 +102,8 @@ pub(super) struct Fetch {
     pub age: u64,
     /// When it began, or somebody came to wait for it.
     pub since: Moment,
+    /// Which step it is at.
+    pub clock: StepClock,
     pub place: Place,
     /// Whether shared memory has failed it once, so that it goes over QUIC from then on.
     pub needs_quic: bool,
@@ -169,6 +172,7 @@ impl Fetch {
             deadline,
             age,
             since,
+            clock: StepClock::new(deadline, since),
             place,
             needs_quic: false,
             attempt: None,

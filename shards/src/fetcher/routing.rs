@@ -9,6 +9,7 @@ use super::order::{Attempt, Place, Route};
 use super::{Fetcher, Timer};
 use crate::planner::Load;
 use crate::residents::CopyId;
+use crate::resilience::deadline::Step;
 use crate::resilience::gate::Class;
 use crate::time::Moment;
 
@@ -49,6 +50,7 @@ impl Fetcher {
 
     fn route(&mut self, copy: CopyId, now: Moment) {
         let mut fetch = self.fetches.remove(&copy).expect("a fetch that looks for a route");
+        fetch.clock.enter(Step::Wait, now);
         fetch.routes.retain(|route| self.is_usable(&route.candidate.source));
         let class = fetch.order.class;
         let may_try = self.admits() && fetch.tried < self.routes_max(class);
@@ -102,7 +104,7 @@ impl Fetcher {
     }
 
     /// Until when a route is not to be tried.
-    fn rests_until(&self, route: &Route, now: Moment) -> Option<Moment> {
+    pub(super) fn rests_until(&self, route: &Route, now: Moment) -> Option<Moment> {
         let line = self.by_source.get(&route.candidate.source).map(|id| &self.lines[id]);
         let asked = (route.not_before > now).then_some(route.not_before);
         asked.max(line.and_then(|line| line.rests_until(now)))

@@ -11,5 +11,7 @@ mod retuned;
 mod rig;
 mod shared;
 mod shedding;
+mod steps;
 mod streams;
+mod taking_back;
 mod trials;

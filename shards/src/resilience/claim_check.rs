@@ -70,8 +70,54 @@ pub enum Claim {
         /// Bytes.
         bytes: u64,
     },
-    /// Nothing: the payload has left.
-    Dangling,
+    /// Nothing.
+    Dangling(Dangling),
+}
+
+/// Why a reference leads to nothing. Each tells an operator something else (chapter 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dangling {
+    /// Its payload was there and has left.
+    RangeEnded,
+    /// Who had the payload is another by now: the reference is of a life that is over.
+    Superseded,
+    /// Its payload never was there.
+    NeverHeld,
+}
+
+/// References that were followed, by what they led to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    found: u64,
+    dangling: [u64; 3],
+}
+
+impl Claims {
+    /// One more was followed.
+    pub fn count(&mut self, claim: Claim) {
+        match claim {
+            Claim::Found { .. } => self.found += 1,
+            Claim::Dangling(why) => self.dangling[why as usize] += 1,
+        }
+    }
+
+    /// Those that led to their payload.
+    #[must_use]
+    pub fn found(&self) -> u64 {
+        self.found
+    }
+
+    /// Those that led to nothing for this reason.
+    #[must_use]
+    pub fn dangling_for(&self, why: Dangling) -> u64 {
+        self.dangling[why as usize]
+    }
+
+    /// Those that led to nothing.
+    #[must_use]
+    pub fn dangling(&self) -> u64 {
+        self.dangling.iter().sum()
+    }
 }
 
 /// What the store has seen.
@@ -79,8 +125,8 @@ pub enum Claim {
 pub struct ClaimCounters {
     /// Payloads put.
     pub stored: u64,
-    /// References that led to nothing.
-    pub dangling: u64,
+    /// References followed.
+    pub claims: Claims,
     /// Payloads that left by age without ever having been referred to.
     pub orphans_expired: u64,
 }
@@ -143,16 +189,15 @@ impl<Reference: Copy + Ord> ClaimStore<Reference> {
         }
     }
 
-    /// Somebody follows a reference.
+    /// Somebody follows a reference. It was sent after its payload was put, so that one that is not there has left.
     pub fn get(&mut self, reference: Reference, now: Moment) -> Claim {
         self.expire(now);
-        match self.payloads.get(&reference) {
+        let claim = match self.payloads.get(&reference) {
             Some(payload) => Claim::Found { bytes: payload.bytes },
-            None => {
-                self.counters.dangling += 1;
-                Claim::Dangling
-            }
-        }
+            None => Claim::Dangling(Dangling::RangeEnded),
+        };
+        self.counters.claims.count(claim);
+        claim
     }
 
     /// What a reference led to has been worked on.
@@ -234,8 +279,9 @@ mod tests {
         store.on_sent(1);
         assert_eq!(store.get(1, at(1)), Claim::Found { bytes: 100 });
         store.on_processed(1);
-        assert_eq!(store.get(1, at(2)), Claim::Dangling);
-        assert_eq!((store.payloads(), store.bytes(), store.counters().dangling), (0, 0, 1));
+        assert_eq!(store.get(1, at(2)), Claim::Dangling(Dangling::RangeEnded));
+        let claims = store.counters().claims;
+        assert_eq!((store.payloads(), store.bytes(), claims.found(), claims.dangling()), (0, 0, 1, 1));
     }
 
     #[test]
@@ -248,7 +294,7 @@ mod tests {
             store.on_processed(1);
         }
         assert_eq!(store.next_deadline(), Some(at(0) + LIFETIME));
-        assert_eq!(store.get(1, at(0) + LIFETIME), Claim::Dangling);
+        assert_eq!(store.get(1, at(0) + LIFETIME), Claim::Dangling(Dangling::RangeEnded));
         assert_eq!(store.counters().orphans_expired, 0);
     }
 
@@ -266,6 +312,18 @@ mod tests {
             assert_eq!(store.orphans(), u64::from(!leaves));
             assert_eq!(store.counters().orphans_expired, u64::from(leaves));
         }
+    }
+
+    #[test]
+    fn a_reference_that_leads_to_nothing_is_counted_for_its_reason() {
+        let mut claims = Claims::default();
+        let reasons = [Dangling::RangeEnded, Dangling::Superseded, Dangling::NeverHeld];
+        for (times, why) in (1..).zip(reasons) {
+            (0..times).for_each(|_| claims.count(Claim::Dangling(why)));
+        }
+        claims.count(Claim::Found { bytes: 1 });
+        assert_eq!(reasons.map(|why| claims.dangling_for(why)), [1, 2, 3]);
+        assert_eq!((claims.found(), claims.dangling()), (1, 6));
     }
 
     #[test]

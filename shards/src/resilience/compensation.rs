@@ -8,6 +8,44 @@
 /// Attempts at taking one step back (chapter 5: 3).
 pub const ATTEMPTS: u32 = 3;
 
+/// How often taking one step back has been tried, where it is known at once or only later whether that worked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempts {
+    made: u32,
+    most: u32,
+}
+
+impl Attempts {
+    /// The first of at most so many.
+    ///
+    /// # Panics
+    /// If none may be made.
+    #[must_use]
+    pub fn first(most: u32) -> Attempts {
+        assert!(most > 0, "taking back is tried");
+        Attempts { made: 1, most }
+    }
+
+    /// The last one has not worked: whether there is another one.
+    pub fn again(&mut self) -> bool {
+        let may = self.made < self.most;
+        self.made += u32::from(may);
+        may
+    }
+
+    /// Attempts made.
+    #[must_use]
+    pub fn made(&self) -> u32 {
+        self.made
+    }
+
+    /// Whether there is no other one after this.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.made == self.most
+    }
+}
+
 /// Steps a workflow may have: all their orders can be looked at.
 pub const STEPS_MAX: usize = 8;
 
@@ -28,6 +66,42 @@ impl StepDeclaration {
     pub fn new(name: &str, compensable: bool, requires: &[&str]) -> StepDeclaration {
         let requires = requires.iter().map(|name| (*name).to_owned()).collect();
         StepDeclaration { name: name.into(), compensable, requires }
+    }
+}
+
+/// Steps of recovering a block from a peer, as chapter 5 has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryStep {
+    /// A slot of this node is taken.
+    Reserve,
+    /// The source keeps the block for us.
+    Pin,
+    /// Its bytes come. What has been begun is not taken back: it is thrown away as it comes.
+    Transfer,
+    /// The copy is shown.
+    Install,
+    /// The engine is told, and cannot be told otherwise.
+    TellEngine,
+}
+
+impl RecoveryStep {
+    /// All of them, in the order in which a node does them.
+    pub const ALL: [RecoveryStep; 5] = [
+        RecoveryStep::Reserve,
+        RecoveryStep::Pin,
+        RecoveryStep::Transfer,
+        RecoveryStep::Install,
+        RecoveryStep::TellEngine,
+    ];
+
+    fn declaration(self) -> StepDeclaration {
+        match self {
+            RecoveryStep::Reserve => StepDeclaration::new("reserve", true, &[]),
+            RecoveryStep::Pin => StepDeclaration::new("pin", true, &["reserve"]),
+            RecoveryStep::Transfer => StepDeclaration::new("transfer", false, &["reserve", "pin"]),
+            RecoveryStep::Install => StepDeclaration::new("install", true, &["transfer"]),
+            RecoveryStep::TellEngine => StepDeclaration::new("tell-engine", false, &["install"]),
+        }
     }
 }
 
@@ -139,20 +213,13 @@ impl Workflow {
         Ok(workflow)
     }
 
-    /// The steps of recovering a block from elsewhere, as chapter 5 has them. What a transfer has begun to
-    /// write can only be waited for, and an engine that was told cannot be told otherwise.
+    /// The steps of [`RecoveryStep::ALL`], in that order.
     ///
     /// # Panics
-    /// Never: a test builds it.
+    /// If one stands before what it needs: a node that was built so does not start.
     #[must_use]
     pub fn recovery() -> Workflow {
-        let steps = vec![
-            StepDeclaration::new("reserve", true, &[]),
-            StepDeclaration::new("pin", true, &["reserve"]),
-            StepDeclaration::new("transfer", false, &["reserve", "pin"]),
-            StepDeclaration::new("install", true, &["transfer"]),
-            StepDeclaration::new("tell-engine", false, &["install"]),
-        ];
+        let steps = RecoveryStep::ALL.map(RecoveryStep::declaration).to_vec();
         Workflow::in_order(steps).expect("each step stands behind what it needs")
     }
 
@@ -228,26 +295,15 @@ impl Workflow {
     }
 
     /// Takes the first `completed` steps of the order back, the last one first, each with up to `attempts`
-    /// of `undo`, which says whether it worked.
+    /// of `undo`, which is given its place in the declaration and says whether it worked.
     ///
     /// # Panics
     /// If there are not so many steps, or no attempt may be made.
-    pub fn rollback(
-        &self,
-        completed: usize,
-        attempts: u32,
-        mut undo: impl FnMut(&StepDeclaration) -> bool,
-    ) -> Rollback {
+    pub fn rollback(&self, completed: usize, attempts: u32, mut undo: impl FnMut(usize) -> bool) -> Rollback {
         self.take_back(&self.order[..completed], attempts, &mut undo)
     }
 
-    fn take_back(
-        &self,
-        done: &[usize],
-        attempts: u32,
-        undo: &mut dyn FnMut(&StepDeclaration) -> bool,
-    ) -> Rollback {
-        assert!(attempts > 0, "taking back is tried");
+    fn take_back(&self, done: &[usize], attempts: u32, undo: &mut dyn FnMut(usize) -> bool) -> Rollback {
         let mut rollback = Rollback::default();
         for &place in done.iter().rev() {
             let step = &self.steps[place];
@@ -256,14 +312,13 @@ impl Workflow {
                 rollback.uncompensated.push(place);
                 continue;
             }
-            let mut made = 1;
-            let mut is_undone = undo(step);
-            while !is_undone && made < attempts {
-                is_undone = undo(step);
-                made += 1;
+            let mut tried = Attempts::first(attempts);
+            let mut is_undone = undo(place);
+            while !is_undone && tried.again() {
+                is_undone = undo(place);
             }
-            rollback.calls += u64::from(made);
-            rollback.rounds += u64::from(made - 1);
+            rollback.calls += u64::from(tried.made());
+            rollback.rounds += u64::from(tried.made() - 1);
             if is_undone { rollback.compensated.push(place) } else { rollback.stuck.push(place) }
         }
         rollback

@@ -74,9 +74,11 @@ pub enum GivingUp {
     Abandons,
 }
 
-/// Steps of bringing a block from another node.
+/// Steps of bringing a block from another node, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Nobody is asked yet: a route, a connection, or this node's own window is waited for.
+    Wait,
     /// The source looks the residences up and pins them.
     Authorize,
     /// The source makes them readable, from SSD if it must.
@@ -87,15 +89,36 @@ pub enum Step {
     Install,
 }
 
-/// Typical share of each [`Step`], in twentieths: a transfer is most of it, a read from SSD the next.
-pub const RECOVERY_WEIGHTS: [f64; 4] = [2.0, 5.0, 11.0, 2.0];
+impl Step {
+    /// All of them.
+    pub const ALL: [Step; 5] = [Step::Wait, Step::Authorize, Step::Prepare, Step::Transfer, Step::Install];
+
+    /// The step as metrics name it.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Step::Wait => "wait",
+            Step::Authorize => "authorize",
+            Step::Prepare => "prepare",
+            Step::Transfer => "transfer",
+            Step::Install => "install",
+        }
+    }
+}
+
+/// Typical share of each [`Step`], in twentieths: a transfer is most of it, a read from SSD the next. Waiting has
+/// none: what is waited is lost to the others.
+pub const RECOVERY_WEIGHTS: [f64; Step::ALL.len()] = [0.0, 2.0, 5.0, 11.0, 2.0];
+
+/// The time of bringing a block, over its steps.
+pub type RecoveryTimer = StepTimer<Duration, { Step::ALL.len() }>;
 
 /// The time of one request, over its steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepTimer<T> {
-    shares: Vec<T>,
-    used: Vec<T>,
-    ended_by_limit: Vec<bool>,
+pub struct StepTimer<T, const STEPS: usize> {
+    shares: [T; STEPS],
+    used: [T; STEPS],
+    ended_by_limit: [bool; STEPS],
     remaining: T,
     giving_up: GivingUp,
 }
@@ -115,34 +138,38 @@ impl Split {
     /// # Panics
     /// If weights do not add up to anything.
     #[must_use]
-    pub fn shares<T: Spell>(self, remaining: T, weights: &[f64]) -> Vec<T> {
+    pub fn shares<T: Spell, const STEPS: usize>(self, remaining: T, weights: &[f64; STEPS]) -> [T; STEPS] {
         let total: f64 = weights.iter().sum();
         assert!(total > 0.0, "steps that need nothing have no shares");
-        let share = |weight: &f64| match self {
+        weights.map(|weight| match self {
             Split::Greedy => remaining,
-            Split::Equal => remaining.portion(1.0, weights.len() as f64),
-            Split::Weighted => remaining.portion(*weight, total),
-        };
-        weights.iter().map(share).collect()
+            Split::Equal => remaining.portion(1.0, STEPS as f64),
+            Split::Weighted => remaining.portion(weight, total),
+        })
     }
 }
 
-impl StepTimer<Duration> {
+impl RecoveryTimer {
     /// The time of bringing a block, as a node divides it.
     #[must_use]
-    pub fn of_recovery(remaining: Duration) -> StepTimer<Duration> {
+    pub fn of_recovery(remaining: Duration) -> RecoveryTimer {
         StepTimer::new(remaining, &RECOVERY_WEIGHTS, Split::default(), GivingUp::default())
     }
 }
 
-impl<T: Spell> StepTimer<T> {
+impl<T: Spell, const STEPS: usize> StepTimer<T, STEPS> {
     /// A timer over as many steps as there are weights.
     #[must_use]
-    pub fn new(remaining: T, weights: &[f64], split: Split, giving_up: GivingUp) -> StepTimer<T> {
+    pub fn new(
+        remaining: T,
+        weights: &[f64; STEPS],
+        split: Split,
+        giving_up: GivingUp,
+    ) -> StepTimer<T, STEPS> {
         StepTimer {
             shares: split.shares(remaining, weights),
-            used: vec![T::NONE; weights.len()],
-            ended_by_limit: vec![false; weights.len()],
+            used: [T::NONE; STEPS],
+            ended_by_limit: [false; STEPS],
             remaining,
             giving_up,
         }
@@ -179,6 +206,12 @@ impl<T: Spell> StepTimer<T> {
         self.ended_by_limit[step]
     }
 
+    /// Time used by a step.
+    #[must_use]
+    pub fn used(&self, step: usize) -> T {
+        self.used[step]
+    }
+
     /// Time used by all steps.
     #[must_use]
     pub fn elapsed(&self) -> T {
@@ -189,7 +222,7 @@ impl<T: Spell> StepTimer<T> {
     #[must_use]
     pub fn consumer(&self) -> usize {
         let longest = |best: usize, step: usize| if self.used[step] > self.used[best] { step } else { best };
-        (1..self.used.len()).fold(0, longest)
+        (1..STEPS).fold(0, longest)
     }
 }
 
@@ -205,14 +238,15 @@ mod tests {
         assert_eq!(Split::Equal.shares(180.0, &[6.0, 12.0]), [90.0, 90.0]);
         assert_eq!(Split::default().shares(180.0, &[6.0, 12.0]), [60.0, 120.0]);
         let shares = Split::Weighted.shares(200 * MS, &RECOVERY_WEIGHTS);
-        assert_eq!(shares, [20 * MS, 50 * MS, 110 * MS, 20 * MS]);
+        assert_eq!(shares, [0 * MS, 20 * MS, 50 * MS, 110 * MS, 20 * MS]);
     }
 
     #[test]
     fn a_node_cancels_what_it_gives_up() {
         let mut timer = StepTimer::of_recovery(200 * MS);
         assert_eq!(timer.on_limit(Step::Authorize as usize), Aftermath::Cancel);
-        assert!(timer.is_ended_by_limit(0) && !timer.is_ended_by_limit(1));
+        assert!(timer.is_ended_by_limit(1) && !timer.is_ended_by_limit(2));
+        assert_eq!(timer.on_limit(Step::Wait as usize), Aftermath::Nothing, "it has no share");
         let mut model = StepTimer::new(10.0, &[1.0], Split::Greedy, GivingUp::Abandons);
         assert_eq!(model.on_limit(0), Aftermath::Nothing);
     }
@@ -224,7 +258,7 @@ mod tests {
         assert_eq!(timer.limit(1), 10 * MS);
         assert_eq!(timer.on_limit(1), Aftermath::Cancel);
         assert!(timer.is_ended_by_limit(1));
-        assert_eq!((timer.consumer(), timer.elapsed()), (0, 100 * MS));
+        assert_eq!((timer.consumer(), timer.used(0), timer.elapsed()), (0, 90 * MS, 100 * MS));
         assert_eq!(timer.limit(0), Duration::ZERO);
         assert_eq!(timer.on_limit(0), Aftermath::Nothing, "what was not begun is not cancelled");
     }

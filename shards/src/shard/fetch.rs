@@ -66,6 +66,8 @@ pub enum FetchEffect {
     Fetch(FetchOrder),
     /// Nobody wants it any more: report it as soon as nothing writes into its slot.
     Cancel(CopyId),
+    /// The same, because the time of the last who waited for it is over.
+    Expire(CopyId),
     /// What nobody waited for is demand from now on.
     Promote(CopyId),
 }
@@ -240,6 +242,7 @@ impl Shard {
             entry.ssd.residence().is_none() || entry.checksum == Some(checksum)
         });
         if !is_ours {
+            self.counters.orphans += 1;
             return self.on_fetch_failed(copy, BlockOutcome::Missing);
         }
         if let Some(id) = shown {
@@ -294,7 +297,7 @@ impl Shard {
         // The end of a wish gives up what was fetched for it alone.
         let was_ahead = self.end_wish_of(copy, WishEnd::Met);
         if !was_ahead {
-            self.cancel_fetch(copy);
+            self.cancel_fetch(copy, BlockOutcome::Cancelled);
         }
         waiters
     }
@@ -306,9 +309,12 @@ impl Shard {
         }
     }
 
-    /// A fetch has lost its last waiter.
-    pub(super) fn cancel_fetch(&mut self, copy: CopyId) {
-        self.fetches.effects.push_back(FetchEffect::Cancel(copy));
+    /// A fetch has lost its last waiter, for this reason.
+    pub(super) fn cancel_fetch(&mut self, copy: CopyId, outcome: BlockOutcome) {
+        self.fetches.effects.push_back(match outcome {
+            BlockOutcome::DeadlineExceeded => FetchEffect::Expire(copy),
+            _ => FetchEffect::Cancel(copy),
+        });
     }
 }
 

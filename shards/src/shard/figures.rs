@@ -19,6 +19,9 @@ pub struct Counters {
     pub hits_peer_ssd: u64,
     pub misses: u64,
     pub acquires_busy: u64,
+    /// Blocks that came whole and right, from a peer or the SSD, and that nothing refers to: their entry has ended
+    /// meanwhile, or is of other bytes. Their slot is free at once.
+    pub orphans: u64,
     pub slots_reserved: u64,
     pub saves_committed: u64,
     pub saved_bytes: u64,

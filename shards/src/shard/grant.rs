@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{KeyHash, Medium, Sequence};
 use orbitkv_wire::payload::{ExactResidence, FailureCause};
 
@@ -515,7 +516,7 @@ impl Shard {
         let fill = self.fills.get_mut(&copy).expect("a reading pin has a stage or a fill");
         fill.pins.retain(|&other| other != pin);
         if fill.purpose == FillPurpose::Recover {
-            self.drop_unwanted_fill(copy);
+            self.drop_unwanted_fill(copy, BlockOutcome::Cancelled);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use orbitkv_wire::engine::answers::PrefetchOutcome;
+use orbitkv_wire::engine::answers::{BlockOutcome, PrefetchOutcome};
 use orbitkv_wire::identity::{KeyHash, NamespaceDigest};
 
 use super::fetch::{FetchEffect, Seek, Seeker};
@@ -332,7 +332,7 @@ impl Shard {
                 self.prefetches.uncharge(copy);
                 // One that has just ended is not there any more; the log wants some of them for itself.
                 if self.fills.get(&copy).is_some_and(|fill| fill.purpose == FillPurpose::Recover) {
-                    self.drop_unwanted_fill(copy);
+                    self.drop_unwanted_fill(copy, BlockOutcome::Cancelled);
                 }
             }
         }

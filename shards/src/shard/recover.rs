@@ -470,6 +470,7 @@ impl Shard {
     pub(super) fn finish_fill(&mut self, copy: CopyId) {
         let Some(id) = self.filling_entry(&self.fills[&copy], copy) else {
             // Evicted while it was read: right bytes, but no residence to show.
+            self.counters.orphans += 1;
             return self.abandon_fill(copy, BlockOutcome::Missing);
         };
         let fill = self.fills.remove(&copy).expect("a fill is finished once");
@@ -519,7 +520,7 @@ impl Shard {
                 }
                 _ => true,
             });
-            self.forget_waiters(target, |index| undecided.push(index));
+            self.forget_waiters(target, outcome, |index| undecided.push(index));
             undecided.into_iter().for_each(|index| self.decide(target, refusal(index, outcome)));
             assert_eq!(self.acquires[&target].remaining, 0, "a cancelled Acquire is decided whole");
         }
@@ -527,7 +528,7 @@ impl Shard {
     }
 
     /// Takes a tag out of every fill; fills that nobody wants any more are not read.
-    fn forget_waiters(&mut self, tag: Tag, mut forgotten: impl FnMut(u32)) {
+    fn forget_waiters(&mut self, tag: Tag, outcome: BlockOutcome, mut forgotten: impl FnMut(u32)) {
         let job = self.acquires.get_mut(&tag).expect("a waiting Acquire");
         for copy in std::mem::take(&mut job.fills) {
             // A fill that has ended has no waiters, and another one under its number none of this tag.
@@ -538,13 +539,13 @@ impl Shard {
                 forgotten(waiter.index);
             }
             if fill.waiters.len() < before && fill.purpose == FillPurpose::Recover {
-                self.drop_unwanted_fill(copy);
+                self.drop_unwanted_fill(copy, outcome);
             }
         }
     }
 
-    /// A fill for readers that has not begun and has lost the last of them is not read.
-    pub(super) fn drop_unwanted_fill(&mut self, copy: CopyId) {
+    /// A fill for readers that has not begun and has lost the last of them, who was told this, is not read.
+    pub(super) fn drop_unwanted_fill(&mut self, copy: CopyId, outcome: BlockOutcome) {
         let fill = &self.fills[&copy];
         if !fill.waiters.is_empty() || !fill.pins.is_empty() || self.prefetches.has(copy) {
             return;
@@ -555,7 +556,7 @@ impl Shard {
                 self.abandon_fill(copy, BlockOutcome::Cancelled);
             }
             // A peer stops when it is told; the device ends when it says so.
-            FillStage::Reading if fill.placement.is_none() => self.cancel_fetch(copy),
+            FillStage::Reading if fill.placement.is_none() => self.cancel_fetch(copy, outcome),
             FillStage::Reading => {}
         }
     }

@@ -3,7 +3,7 @@
 use orbitkv_shards::planner::ByAge;
 
 use super::{Metric, Values, by, counter, level, one};
-use crate::control::report::{HandshakesReport, PeersReport, ShardReport};
+use crate::control::report::{HandshakesReport, PeersReport, ReferencesReport, ShardReport, StepsReport};
 
 fn of_peers(report: &ShardReport, of: fn(&PeersReport) -> Values) -> Values {
     report.peers.as_ref().map(of).unwrap_or_default()
@@ -167,6 +167,53 @@ pub(super) const METRICS: &[Metric] = &[
             )
         })
     }),
+    counter(
+        "orbitkv_fetches_out_of_time",
+        "Fetches that engines waited for when their time was over, by the step that used it",
+        |r| {
+            of_peers(r, |p| {
+                let StepsReport { wait, authorize, prepare, transfer, install } = p.fetching.out_of_time;
+                by(
+                    "step",
+                    [
+                        ("wait", wait),
+                        ("authorize", authorize),
+                        ("prepare", prepare),
+                        ("transfer", transfer),
+                        ("install", install),
+                    ],
+                )
+            })
+        },
+    ),
+    counter("orbitkv_fetches_left_silent", "Fetches asked for elsewhere for want of an answer", |r| {
+        of_peers(r, |p| one(p.fetching.left_silent))
+    }),
+    counter("orbitkv_fetch_cancels", "Cancelled requests to peers, by what ended them", |r| {
+        of_peers(r, |p| {
+            let f = &p.fetching;
+            let (repeated, closed) = (f.cancels_repeated, f.cancels_closed);
+            by("kind", [("confirmed", f.cancels_confirmed), ("repeated", repeated), ("closed", closed)])
+        })
+    }),
+    counter(
+        "orbitkv_references",
+        "Blocks of peers' inventories that were asked for, by what was there",
+        |r| {
+            of_peers(r, |p| {
+                let ReferencesReport { found, range_ended, superseded, never_held } = p.fetching.references;
+                by(
+                    "kind",
+                    [
+                        ("found", found),
+                        ("range_ended", range_ended),
+                        ("superseded", superseded),
+                        ("never_held", never_held),
+                    ],
+                )
+            })
+        },
+    ),
     counter("orbitkv_shed", "Fetches from peers given up as busy, by class and reason", |r| {
         of_peers(r, |p| {
             let shed = &p.fetching;

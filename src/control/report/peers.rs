@@ -231,6 +231,20 @@ pub struct FetchingReport {
     pub deadline: u64,
     /// Fetches that went on with another source.
     pub rerouted: u64,
+    /// Blocks that engines waited for when their time was over, by the step that had used most of it.
+    pub out_of_time: StepsReport,
+    /// Blocks that were asked for elsewhere because their source had not answered in their share of the time for that.
+    pub left_silent: u64,
+    /// Fetches given up while their bytes came.
+    pub transfers_left: u64,
+    /// Cancelled requests whose peer ended them when it was told.
+    pub cancels_confirmed: u64,
+    /// Those that had to be told again.
+    pub cancels_repeated: u64,
+    /// Those that only the end of the connection ended.
+    pub cancels_closed: u64,
+    /// What was there of what the inventories of peers had told.
+    pub references: ReferencesReport,
     /// Payloads without the checksum their source told: never shown.
     pub wrong_checksums: u64,
     /// Residences that had ended at their source when they were asked for: the index was behind.
@@ -281,6 +295,36 @@ pub struct FetchingReport {
     pub shed_background_length: u64,
     /// Blocks that nobody waits for, given up because what engines wait for had waited too long.
     pub shed_background_age: u64,
+}
+
+/// Steps of bringing a block from a peer, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepsReport {
+    /// Nobody was asked yet: for want of a route, a connection, or room in this node's own window or rate.
+    pub wait: u64,
+    /// The peer had not answered.
+    pub authorize: u64,
+    /// It had granted the block, and its bytes had not begun to come.
+    pub prepare: u64,
+    /// They came.
+    pub transfer: u64,
+    /// They were checked and shown.
+    pub install: u64,
+}
+
+/// Residences that peers had told of and that were asked for, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReferencesReport {
+    /// Their bytes began to come.
+    pub found: u64,
+    /// They had ended.
+    pub range_ended: u64,
+    /// They were of a life that was over.
+    pub superseded: u64,
+    /// They never were.
+    pub never_held: u64,
 }
 
 /// Whether a core asks a shard of a peer.

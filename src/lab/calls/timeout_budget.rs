@@ -96,7 +96,12 @@ struct Counts {
 }
 
 /// Makes one call within its limit. One that has no time left is not made and takes no duration.
-fn call(timer: &mut StepTimer<f64>, step: usize, cycle: &mut Cycle<'_>, wasted_ms: &mut f64) -> bool {
+fn call<const STEPS: usize>(
+    timer: &mut StepTimer<f64, STEPS>,
+    step: usize,
+    cycle: &mut Cycle<'_>,
+    wasted_ms: &mut f64,
+) -> bool {
     let limit = timer.limit(step);
     if limit <= 0.0 {
         timer.on_limit(step);

@@ -110,7 +110,7 @@ fn simulate(parameters: &Parameters, seed: u64, run: Run, crashes: Crashes) -> C
     let (mut deliveries, mut processed) = (0, 0);
     while let Some((event, is_second)) = queue.pop_front() {
         deliveries += 1;
-        if has_store && store.get(event, now) == Claim::Dangling {
+        if has_store && matches!(store.get(event, now), Claim::Dangling(_)) {
             continue;
         }
         processed += 1;
@@ -121,7 +121,7 @@ fn simulate(parameters: &Parameters, seed: u64, run: Run, crashes: Crashes) -> C
         }
     }
     let bytes = deliveries * run.layout.message_bytes(parameters.bytes());
-    let (dangling, in_store) = (store.counters().dangling, store.payloads());
+    let (dangling, in_store) = (store.counters().claims.dangling(), store.payloads());
     Counts { deliveries, bytes, lost, orphaned, dangling, processed, in_store, generator }
 }
 

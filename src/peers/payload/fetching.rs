@@ -76,6 +76,12 @@ impl Payload {
                         self.fetcher.cancel(copy);
                     }
                 }
+                FetchEffect::Expire(copy) => {
+                    self.begin(&mut orders, shard, around);
+                    if !shard.is_wanted(copy) {
+                        self.fetcher.expire(copy, around.now);
+                    }
+                }
                 FetchEffect::Promote(copy) => {
                     self.begin(&mut orders, shard, around);
                     self.fetcher.promote(copy, around.now + FETCH_TIME_MAX, around.now);
@@ -117,7 +123,8 @@ impl Payload {
                 FetcherEffect::Release { connection, operation } => {
                     self.release(connection, operation, around);
                 }
-                FetcherEffect::Cancel { connection, operation } => {
+                FetcherEffect::Cancel { connection, operation }
+                | FetcherEffect::CancelAgain { connection, operation } => {
                     self.cancel(connection, operation, around);
                 }
                 FetcherEffect::Forget { connection, operation } => {
@@ -148,6 +155,12 @@ impl Payload {
                 FetcherEffect::Failed { copy, outcome } => {
                     self.planner.on_ended(copy, false, around.now);
                     shard.on_fetch_failed(copy, outcome);
+                }
+                FetcherEffect::OutOfTime { block, source, consumer, used, at, .. } => {
+                    let (core, step, at) = (self.shard.0, consumer.label(), at.label());
+                    let node = source.map(|source| source.node.to_string());
+                    let (shard, used_ms) = (source.map(|source| source.shard.0), used.as_millis() as u64);
+                    tracing::debug!(core, ?node, ?shard, %block, step, used_ms, at, "a recovery is out of time");
                 }
                 FetcherEffect::Tried { copy, candidate, ahead_bytes, since, is_warm, outcome } => {
                     let tried = Tried { copy, candidate, ahead_bytes, since, is_warm, outcome };

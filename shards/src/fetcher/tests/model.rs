@@ -57,6 +57,7 @@ struct World {
     shared: BTreeSet<u64>,
     /// Those that are released: their source may have anything else there by now.
     released: BTreeSet<u64>,
+    out_of_time: u64,
 }
 
 impl World {
@@ -102,6 +103,7 @@ impl World {
             ended: 0,
             shared: BTreeSet::new(),
             released: BTreeSet::new(),
+            out_of_time: 0,
         };
         world.room.on_registered(local());
         world.announce_members();
@@ -203,6 +205,14 @@ impl World {
                 FetcherEffect::Exclude { node, incarnation } => {
                     let name = NAMES.iter().find(|name| super::rig::node(name) == node).unwrap();
                     assert!(self.lives[name].0 > incarnation.0[0], "only an older life is excluded");
+                }
+                FetcherEffect::CancelAgain { connection, operation } => {
+                    let stream = &self.streams[&operation.number];
+                    assert!(stream.is_cancelled && stream.connection == connection, "it was said once");
+                }
+                FetcherEffect::OutOfTime { copy, used, .. } => {
+                    assert!(self.begun.contains_key(&copy) && used <= self.now - Moment(0));
+                    self.out_of_time += 1;
                 }
                 FetcherEffect::Refresh { .. }
                 | FetcherEffect::Breaker { .. }
@@ -564,7 +574,10 @@ impl World {
         self.take_effects();
         if let Some(begun) = self.begun.get_mut(&copy) {
             begun.cancelled = true;
-            self.room.cancel(copy);
+            match copy.0 % 2 {
+                0 => self.room.cancel(copy),
+                _ => self.room.expire(copy, self.now),
+            }
             self.take_effects();
             assert!(!self.begun.contains_key(&copy), "a cancel is at once");
         }
@@ -613,6 +626,11 @@ fn no_wrong_byte_and_each_fetch_ends_once_among_bad_sources() {
         let figures = world.room.figures();
         assert_eq!(figures.begun, world.ended);
         assert_eq!(figures.fetched, world.fetched);
+        assert_eq!(figures.out_of_time.iter().sum::<u64>(), world.out_of_time);
+        sum.transfers_left += figures.transfers_left;
+        sum.cancels_confirmed += figures.cancels_confirmed;
+        sum.cancels_closed += figures.cancels_closed;
+        sum.left_silent += figures.left_silent;
         sum.fetched += figures.fetched;
         sum.rerouted += figures.rerouted;
         sum.wrong_checksums += figures.wrong_checksums;
@@ -635,7 +653,8 @@ fn no_wrong_byte_and_each_fetch_ends_once_among_bad_sources() {
         .into_iter()
         .chain([sum.stalled, sum.busy, sum.late, sum.cut_short, sum.bytes_wasted])
         .chain([sum.fetched_shm / 10, sum.unread, sum.breaker_opens, sum.breaker_probes])
-        .chain([sum.breaker_refusals, sum.extra_asks])
+        .chain([sum.breaker_refusals, sum.extra_asks, sum.transfers_left, sum.left_silent])
+        .chain([sum.cancels_confirmed, sum.cancels_closed])
         .min();
     assert!(least >= Some(20), "{sum:?}");
 }

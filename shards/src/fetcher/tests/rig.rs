@@ -16,6 +16,7 @@ use crate::members::{Local, Member, MemberMap};
 use crate::planner::TrialOutcome;
 use crate::residents::CopyId;
 use crate::resilience::breaker::Change;
+use crate::resilience::deadline::Step;
 use crate::time::Moment;
 
 pub const ORIGIN: u64 = 77;
@@ -98,6 +99,10 @@ pub struct Rig {
     pub revision: u64,
     /// What is said of sources that fail, and whether a probe decided.
     pub changes: Vec<(SourceStream, Change, bool)>,
+    /// Who was out of time: by which step, for how many milliseconds, and at which one.
+    pub out_of_time: Vec<(u32, Step, u128, Step)>,
+    /// Operations whose cancel was said again.
+    pub said_again: Vec<u64>,
     /// Whether sources go on with what was cancelled: its streams end when the test says so.
     pub keeps_cancelled: bool,
     pub cancelled: BTreeMap<u64, ConnectionId>,
@@ -136,6 +141,8 @@ impl Rig {
             shared_with: BTreeMap::new(),
             revision: 0,
             changes: Vec::new(),
+            out_of_time: Vec::new(),
+            said_again: Vec::new(),
             keeps_cancelled: false,
             cancelled: BTreeMap::new(),
             grant_ms: 1_000,
@@ -229,6 +236,14 @@ impl Rig {
                 FetcherEffect::RangeEnded { source, residence, ended } => {
                     let ended = ended.map(|sequence| sequence.0);
                     self.range_ended.push((source.node, residence.sequence.0, ended));
+                }
+                FetcherEffect::OutOfTime { copy, block, consumer, used, at, .. } => {
+                    assert_eq!(self.begun[&copy].block, block, "before the fetch has ended");
+                    self.out_of_time.push((copy.0, consumer, used.as_millis(), at));
+                }
+                FetcherEffect::CancelAgain { connection, operation } => {
+                    assert_eq!(self.cancelled.get(&operation.number), Some(&connection), "it was said once");
+                    self.said_again.push(operation.number);
                 }
                 FetcherEffect::Breaker { source, change, is_probe } => {
                     self.changes.push((source, change, is_probe));

@@ -25,8 +25,8 @@ fn what_cannot_be_taken_back_is_done_as_late_as_its_needs_allow() {
 fn steps_are_taken_back_in_reverse_and_those_that_cannot_be_are_named() {
     let workflow = Workflow::choose(period()).unwrap();
     let mut asked = Vec::new();
-    let rollback = workflow.rollback(3, ATTEMPTS, |step| {
-        asked.push(step.name.clone());
+    let rollback = workflow.rollback(3, ATTEMPTS, |place| {
+        asked.push(workflow.step(place).name.clone());
         true
     });
     assert_eq!(asked, ["collect", "write"]);
@@ -66,10 +66,20 @@ fn an_order_that_cannot_work_is_refused_before_anything_runs() {
 fn recovery_gives_everything_back_that_can_be() {
     let workflow = Workflow::recovery();
     assert_eq!(workflow.order(), [0, 1, 2, 3, 4]);
+    assert_eq!(RecoveryStep::ALL.map(|step| step as usize), [0, 1, 2, 3, 4], "a step knows its place");
     let rollback = workflow.rollback(2, ATTEMPTS, |_| true);
     assert_eq!(names(&workflow, &rollback.compensated), ["pin", "reserve"]);
-    let rollback = workflow.rollback(4, ATTEMPTS, |step| step.name != "pin");
+    let rollback = workflow.rollback(4, ATTEMPTS, |place| place != RecoveryStep::Pin as usize);
     assert_eq!(names(&workflow, &rollback.compensated), ["install", "reserve"]);
     assert_eq!(names(&workflow, &rollback.uncompensated), ["transfer"]);
     assert_eq!(names(&workflow, &rollback.stuck), ["pin"]);
+}
+
+#[test]
+fn there_are_as_many_attempts_as_may_be_made() {
+    let mut attempts = Attempts::first(3);
+    assert!(attempts.again() && !attempts.is_last());
+    assert!(attempts.again() && attempts.is_last());
+    assert!(!attempts.again());
+    assert_eq!(attempts.made(), 3);
 }

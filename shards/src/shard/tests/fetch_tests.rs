@@ -93,6 +93,38 @@ fn a_fetch_that_nobody_wants_is_given_up_and_may_be_wanted_again() {
 }
 
 #[test]
+fn a_fetch_is_out_of_time_with_the_last_who_waited_for_it() {
+    let mut rig = rig();
+    let (first, ..) = acquire(&mut rig, 1);
+    rig.answer_seeks(Some(BYTES));
+    let order = rig.fetch_order();
+    let (second, ..) = acquire(&mut rig, 2);
+    rig.call(Command::Cancel { tag: first, deadline: true });
+    assert_eq!(rig.shard.poll_fetch(), None, "somebody waits for it");
+    rig.call(Command::Cancel { tag: second, deadline: true });
+    assert_eq!(rig.shard.poll_fetch(), Some(FetchEffect::Expire(order.copy)));
+    assert!(!rig.shard.is_wanted(order.copy));
+}
+
+#[test]
+fn bytes_that_come_for_an_entry_that_has_ended_are_orphans_and_keep_no_slot() {
+    let mut rig = rig();
+    let (tag, ..) = acquire(&mut rig, 1);
+    rig.answer_seeks(Some(BYTES));
+    let order = rig.fetch_order();
+    let slot = rig.reserve(2, 7, BYTES);
+    rig.fill(slot.offset, BYTES, 7);
+    assert_eq!(rig.commit(2, slot.reservation), CommitOutcome::Committed);
+    told(&mut rig, tag);
+    let before = rig.shard.figures().allocated_bytes;
+    rig.fill(order.arena_offset, BYTES, 7);
+    let checksum = rig.sum(order.arena_offset, BYTES);
+    rig.shard.on_fetched(order.copy, Medium::Dram, checksum);
+    let figures = rig.shard.figures();
+    assert_eq!((figures.counters.orphans, before - figures.allocated_bytes), (1, BYTES));
+}
+
+#[test]
 fn a_save_neither_waits_for_a_fetch_nor_loses_against_it() {
     let mut rig = rig();
     let (tag, ..) = acquire(&mut rig, 1);

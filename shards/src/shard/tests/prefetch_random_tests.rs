@@ -420,7 +420,7 @@ impl Life {
                     self.fetches.get_mut(&copy).into_iter().for_each(|(_, promoted)| *promoted = true);
                     self.count("promoted");
                 }
-                FetchEffect::Cancel(copy) => {
+                FetchEffect::Cancel(copy) | FetchEffect::Expire(copy) => {
                     if !self.rig.shard.is_wanted(copy) && self.fetches.remove(&copy).is_some() {
                         self.rig.shard.on_fetch_failed(copy, BlockOutcome::Cancelled);
                         self.count("given up");
