@@ -29,7 +29,7 @@ pub struct Neighbour {
 /// The other clusters of an etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
-    /// Those that have members, in the order of names.
+    /// Those that have members, in the order of keys.
     pub clusters: Vec<Neighbour>,
     /// Whether there may be more than were looked at.
     pub cut_short: bool,
@@ -47,10 +47,7 @@ impl OperatorKeys {
         for _ in 0..CLUSTERS_MAX {
             let options = GetOptions::new().with_range(end.as_str()).with_limit(1).with_keys_only();
             let first = self.get(&from, &options)?;
-            let Some(pair) = first.kvs().first() else {
-                found.clusters.sort_by(|left, right| left.cluster.cmp(&right.cluster));
-                return Ok(found);
-            };
+            let Some(pair) = first.kvs().first() else { return Ok(found) };
             let below =
                 String::from_utf8_lossy(pair.key().get(PREFIX.len()..).unwrap_or_default()).into_owned();
             let cluster = below.split('/').next().unwrap_or_default();
