@@ -18,7 +18,14 @@ const CAME_MIN: f64 = 0.9;
 const WINDOW_CALLS: u64 = 20;
 
 /// Blocks asked for one by one: how many come.
-fn come(stage: &mut Stage, blocks: std::ops::Range<u64>, signals: &StopSignals) -> Result<usize, Failure> {
+///
+/// # Errors
+/// As [`super::stage::Engine::ask`], or if a signal came.
+pub fn come(
+    stage: &mut Stage,
+    blocks: std::ops::Range<u64>,
+    signals: &StopSignals,
+) -> Result<usize, Failure> {
     let mut came = 0;
     for index in blocks {
         pause(Duration::ZERO, signals)?;

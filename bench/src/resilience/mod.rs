@@ -5,6 +5,7 @@
 //! whose process is stopped, for less time than its lease lives: it neither answers nor refuses; for the SSD it is a
 //! file that is cut off, once or as often as it is written. What a node does not have is listed with the reason, and is no gate.
 
+mod failover;
 mod figures;
 mod guards;
 mod health;
@@ -29,11 +30,6 @@ use rows::Row;
 
 /// Patterns that nothing of a node asks, or that are not measured, and why; the others are.
 const UNUSED: &[(&str, &str)] = &[
-    (
-        "failover",
-        "asked for the order of zones (`--failover-checks`); a change takes some ten seconds, and what it spares shows \
-         only over several outages, which no row here makes",
-    ),
     (
         "degradation",
         "a Query tells prefix, coverage, age of its hints and what it left out, and old hints rank last; no switch",

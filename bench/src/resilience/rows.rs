@@ -11,7 +11,7 @@ use super::figures::{
 use super::health::health;
 use super::rollout::configuration;
 use super::stage::{BATCH_BLOCKS, BLOCK_BYTES, DRAM_BYTES, READER, Scene, Stage};
-use super::{Given, guards, throttle};
+use super::{Given, failover, guards, throttle};
 use crate::Failure;
 use crate::profile::Profile;
 use crate::statistics::Latencies;
@@ -45,6 +45,7 @@ pub const ALL: &[(&str, Measured)] = &[
     ("bulkhead", bulkhead),
     ("circuit breaker of the SSD", guards::ssd_breaker),
     ("zones", guards::zones),
+    ("failover", failover::failover),
     ("failure modes", guards::failure_modes),
     ("configuration", configuration),
     ("throttle and shed", throttle::throttle),
