@@ -474,6 +474,7 @@ mod tests {
         let peers = PeersReport { breakers, sources, zones, ..PeersReport::default() };
         let mut report = ShardReport { peers: Some(peers), ..ShardReport::default() };
         report.jobs.audit_age_ms = Some(1);
+        report.pools.push(PoolReport { name: POOLS[0].to_owned(), ..PoolReport::default() });
         let labels = labelled(&MetadataPage { shards: vec![report], ..MetadataPage::default() });
 
         let guide = include_str!("../../docs/operator-guide.md");
