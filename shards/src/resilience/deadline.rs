@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(Split::Equal.shares(180.0, &[6.0, 12.0]), [90.0, 90.0]);
         assert_eq!(Split::default().shares(180.0, &[6.0, 12.0]), [60.0, 120.0]);
         let shares = Split::Weighted.shares(200 * MS, &RECOVERY_WEIGHTS);
-        assert_eq!(shares, [0 * MS, 20 * MS, 50 * MS, 110 * MS, 20 * MS]);
+        assert_eq!(shares, [Duration::ZERO, 20 * MS, 50 * MS, 110 * MS, 20 * MS]);
     }
 
     #[test]
