@@ -2,7 +2,6 @@
 //! bytes that may be on their way.
 
 use std::collections::BTreeSet;
-
 use std::time::Duration;
 
 use orbitkv_wire::bounds::DEADLINE_MS_MAX;
