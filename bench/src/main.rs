@@ -16,6 +16,7 @@ mod isolation;
 mod local;
 mod machine;
 mod own_network;
+mod pace;
 mod page;
 mod payload;
 mod peer;

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use orbitkv_native::clock::processor_ns;
+
 use crate::Failure;
 
 /// The `orbitkv` of the same build.
@@ -42,18 +44,14 @@ pub fn resident_bytes(process: u32) -> Result<u64, Failure> {
     Ok(kibibytes << 10)
 }
 
-/// Time all living threads of a process have run so far, in user space and in the kernel.
+/// Time the threads of a process have run so far, in user space and in the kernel; those that have ended count.
 ///
 /// # Errors
-/// If the kernel does not say.
+/// If there is no such process.
 pub fn processor_time(process: u32) -> Result<Duration, Failure> {
-    let tasks = Path::new("/proc").join(process.to_string()).join("task");
-    let mut nanoseconds = 0;
-    for task in fs::read_dir(tasks)?.flatten() {
-        let text = fs::read_to_string(task.path().join("schedstat"))?;
-        nanoseconds += text.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0);
-    }
-    Ok(Duration::from_nanos(nanoseconds))
+    let used =
+        processor_ns(process).map_err(|error| format!("processor time of process {process}: {error}"))?;
+    Ok(Duration::from_nanos(used))
 }
 
 #[cfg(test)]
@@ -64,7 +62,6 @@ mod tests {
 
     #[test]
     fn a_busy_process_is_counted_and_one_that_is_not_there_refused() {
-        // Another process: in this one other tests end their threads, and the sum is of the living.
         let mut busy =
             Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("there is a shell");
         let counted = (0..6_000).any(|_| {

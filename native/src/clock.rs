@@ -1,4 +1,7 @@
-//! The clocks that rooms get their `now` from. Only the core loop and tests call these.
+//! The clocks that rooms get their `now` from, which only the core loop and tests call, and the processor time of
+//! processes.
+
+use std::io;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -11,6 +14,27 @@ pub fn monotonic_ns() -> u64 {
 /// seen as expired after a resume.
 pub fn boottime_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Boottime))
+}
+
+/// Nanoseconds that the threads of a process have run, in user space and in the kernel; those that have ended count.
+///
+/// # Errors
+/// If there is no such process.
+pub fn processor_ns(process: u32) -> io::Result<u64> {
+    let no_process = || io::Error::from_raw_os_error(libc::ESRCH);
+    let process = libc::pid_t::try_from(process).map_err(|_| no_process())?;
+    let mut clock = 0;
+    // SAFETY: the call writes one clock id to the place that is borrowed for it.
+    match unsafe { libc::clock_getcpuclockid(process, &mut clock) } {
+        0 => {}
+        error => return Err(io::Error::from_raw_os_error(error)),
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec to the place that is borrowed for it.
+    if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 fn nanoseconds(time: Timespec) -> u64 {
@@ -32,6 +56,23 @@ mod tests {
             assert!(passed >= 20_000_000, "{passed} ns");
             assert!(passed < 20_000_000_000, "{passed} ns");
         }
+    }
+
+    #[test]
+    fn threads_that_have_ended_count_as_processor_time_and_a_process_that_is_not_there_has_none() {
+        let own = || processor_ns(std::process::id()).expect("it runs");
+        let before = own();
+        let spin = |ns: u64| {
+            let (mut turns, began) = (0_u64, monotonic_ns());
+            // By the work too: the thread may not run all the time.
+            while monotonic_ns() - began < ns || turns < 100_000 {
+                turns += 1;
+            }
+        };
+        std::thread::spawn(move || spin(20_000_000)).join().expect("it counts");
+        let used = own() - before;
+        assert!(used > 1_000_000, "{used} ns");
+        assert!(processor_ns(u32::MAX).is_err() && processor_ns(i32::MAX as u32).is_err());
     }
 
     #[test]

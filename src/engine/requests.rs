@@ -137,7 +137,9 @@ impl EngineHub {
                 });
                 (Collected::Outcomes(blank), parts)
             }
-            Request::Acquire(body, lists, hashes) => self.acquire(id, &body, &lists, hashes)?,
+            Request::Acquire(body, lists, hashes) => {
+                self.acquire(id, (&body, &lists, hashes), deadline(header, now))?
+            }
             Request::Attach(body) => {
                 let holder = self.holder(id, LeaseToken(u128::from_le_bytes(body.lease)))?;
                 let blocks = Vec::new();
@@ -384,9 +386,8 @@ impl EngineHub {
     fn acquire(
         &mut self,
         id: ConnectionId,
-        body: &PrefixBody,
-        lists: &[ListRecord],
-        hashes: Records<'_, HashRecord>,
+        (body, lists, hashes): (&PrefixBody, &[ListRecord], Records<'_, HashRecord>),
+        until: Moment,
     ) -> Result<(Collected, Parts), Refused> {
         if self.draining {
             return Err(Refused::draining());
@@ -403,14 +404,14 @@ impl EngineHub {
             shards,
             prefix.take_all(),
             |key| key.hash.shard(shards),
-            |keys| Command::Acquire { holder, namespaces: namespaces.clone(), keys },
+            |keys| Command::Acquire { holder, namespaces: namespaces.clone(), keys, until },
         );
         if body.lease != [0; 16] {
             // The hold may pin blocks on shards that have no key of this request: it ends there too.
             for shard in (0..shards).map(ShardIndex) {
                 if !parts.iter().any(|(part, _)| *part == shard) {
                     let (namespaces, keys) = (Vec::new(), Vec::new());
-                    parts.push((shard, Command::Acquire { holder, namespaces, keys }));
+                    parts.push((shard, Command::Acquire { holder, namespaces, keys, until }));
                 }
             }
         }

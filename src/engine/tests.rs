@@ -293,7 +293,8 @@ fn an_acquire_that_comes_twice_takes_one_lease() {
     rig.prefix(Operation::Acquire, 10, prefix_body(0), 1);
     assert_eq!(rig.answers(), [(10, Status::DuplicateRequest)], "while it is in work");
     let commands = rig.commands();
-    let [(tag, Command::Acquire { .. })] = commands[..] else { panic!("{commands:?}") };
+    let [(tag, Command::Acquire { until, .. })] = commands[..] else { panic!("{commands:?}") };
+    assert_eq!(until, rig.hub.deadlines.first().expect("it has one").0);
     let ready =
         BlockRecord { index: 0, outcome: BlockOutcome::Ready as u8, source: 1, offset: 0, bytes: 4096 };
     rig.reply(tag, Outcome::Blocks { blocks: vec![ready], done: true });

@@ -19,7 +19,7 @@ mod work;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use orbitkv::cli::table::Table;
@@ -30,6 +30,7 @@ use orbitkv::quantity::{ByteSize, MIB};
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::payload::WrongBytes;
 use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
@@ -172,10 +173,10 @@ fn measure(args: &AblationArgs, runs: usize, mut ablation: Box<dyn Ablation>) ->
     let (machine, load) = (machine::describe(), machine::Pressure::now());
     let signals = StopSignals::watch()?;
     let mut measured = Vec::with_capacity(runs);
-    let began = Instant::now();
+    let mut pace = Pace::over(runs);
     for number in 0..runs {
         pause(Duration::ZERO, &signals)?;
-        progress(&format!("ablation {name}: {}", words_of_run(number, runs, began.elapsed())));
+        pace.tell(&format!("ablation {name}, run"));
         measured.push(match ablation.run(number, &signals) {
             Ok(trials) => trials,
             Err(error) if number == 0 || ends_all(&*error) => return Err(error),
@@ -185,6 +186,7 @@ fn measure(args: &AblationArgs, runs: usize, mut ablation: Box<dyn Ablation>) ->
                 vec![Trial::failed(&error.to_string()); ablation.sides().len()]
             }
         });
+        pace.done();
     }
     let settings = ablation.settings();
     let report = Report {
@@ -212,18 +214,6 @@ fn measure(args: &AblationArgs, runs: usize, mut ablation: Box<dyn Ablation>) ->
 fn ends_all(error: &(dyn Error + 'static)) -> bool {
     let is_stopped = matches!(error.downcast_ref(), Some(ClusterFailure::Stopped { .. }));
     is_stopped || error.is::<WrongBytes>()
-}
-
-/// Which run it is, and how long all others will take if they take as long as those before.
-fn words_of_run(number: usize, runs: usize, elapsed: Duration) -> String {
-    let run = format!("run {} of {runs}", number + 1);
-    match number {
-        0 => run,
-        done => {
-            let left = elapsed.as_secs_f64() / done as f64 * (runs - done) as f64;
-            format!("{run}, {left:.0} s left")
-        }
-    }
 }
 
 /// What the sides came to, the middle one of all runs, and what follows.
@@ -390,14 +380,6 @@ mod tests {
         for (failure, is_end) in failures {
             assert_eq!(ends_all(&*failure), is_end, "{failure}");
         }
-    }
-
-    #[test]
-    fn the_time_left_is_that_of_the_runs_before() {
-        let seconds = Duration::from_secs;
-        assert_eq!(words_of_run(0, 5, Duration::ZERO), "run 1 of 5");
-        assert_eq!(words_of_run(1, 5, seconds(10)), "run 2 of 5, 40 s left");
-        assert_eq!(words_of_run(4, 5, seconds(40)), "run 5 of 5, 10 s left");
     }
 
     #[test]

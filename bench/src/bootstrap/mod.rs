@@ -22,6 +22,7 @@ use orbitkv::settings::JOURNAL_SLICE_BYTES_MIN;
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::report::{Gate, Report};
 use crate::streams::RunArgs;
 use crate::streams::background::Rhythm;
@@ -99,9 +100,11 @@ fn measure(args: &BootstrapArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let mut all: Vec<Joins> = (plan::cases(args.churn).iter())
         .flat_map(|&case| [Side::Ours, Side::Baseline].map(|side| Joins { case, side, joined: Vec::new() }))
         .collect();
+    let mut pace = Pace::over(legs.len() * plan::cases(args.churn).len() * joins_per_leg);
     for side in legs {
         let program = args.baseline.clone().filter(|_| *side == Side::Baseline);
-        leg(args, program, joins_per_leg, all.iter_mut().filter(|joins| joins.side == *side), &signals)?;
+        let cases = all.iter_mut().filter(|joins| joins.side == *side);
+        leg(args, program, joins_per_leg, cases, &mut pace, &signals)?;
     }
     let report = Report {
         name: "bootstrap",
@@ -132,6 +135,7 @@ fn leg<'a>(
     program: Option<PathBuf>,
     joins: usize,
     cases: impl Iterator<Item = &'a mut Joins>,
+    pace: &mut Pace,
     signals: &StopSignals,
 ) -> Result<(), Failure> {
     let common = &args.run;
@@ -148,8 +152,9 @@ fn leg<'a>(
             let to_repair = (*case == Case::Quiet).then_some(number % owners.len());
             let (name, what) = (format!("joiner-{joiner}"), (churn, to_repair));
             joined.push(join::once(&mut owners, name, common.seed, what, signals)?);
+            pace.done();
             if number % JOINS_PER_WORD == 0 {
-                progress(&format!("{number} of {joins} nodes have joined"));
+                progress(&format!("{number} of {joins} nodes have joined{}", pace.left()));
             }
         }
     }

@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::report::{Gate, Report};
 use crate::streams::cadence::rotation;
 use crate::streams::convergence::{self, Convergence};
@@ -84,8 +85,12 @@ fn measure(args: &RunArgs, windows: &[Duration], outlet: &Outlet) -> Result<Repo
     let (machine, plan) = (machine::describe(), Plan::of(args.profile));
     let load = machine::Pressure::now();
     let signals = StopSignals::watch()?;
-    let runs = (windows.iter().map(|window| cluster(args, &plan, *window, &signals)))
-        .collect::<Result<Vec<_>, _>>()?;
+    let (mut runs, mut pace) = (Vec::with_capacity(windows.len()), Pace::over(windows.len()));
+    for window in windows {
+        pace.tell(&format!("a window of {}", Span(*window)));
+        runs.push(cluster(args, &plan, *window, &signals)?);
+        pace.done();
+    }
     let report = Report {
         name: "coalescing",
         profile: args.profile.into(),

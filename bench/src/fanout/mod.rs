@@ -16,6 +16,7 @@ use orbitkv::control::signals::StopSignals;
 use serde_json::json;
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::report::{Gate, Report};
 use crate::streams::RunArgs;
 use crate::streams::outlet::Outlet;
@@ -45,8 +46,12 @@ fn measure(args: &RunArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let load = machine::Pressure::now();
     let signals = StopSignals::watch()?;
     let (cells, bursts) = (plan::cells(args.managers), plan::bursts(args.profile));
-    let measured = (cells.iter().map(|cell| cell::measure(args, *cell, bursts, &signals)))
-        .collect::<Result<Vec<_>, _>>()?;
+    let (mut measured, mut pace) = (Vec::with_capacity(cells.len()), Pace::over(cells.len()));
+    for cell in &cells {
+        pace.tell("cell");
+        measured.push(cell::measure(args, *cell, bursts, &signals)?);
+        pace.done();
+    }
     let report = Report {
         name: "fanout",
         profile: args.profile.into(),

@@ -20,6 +20,7 @@ use orbitkv_native::affinity;
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::profile::Profile;
 use crate::report::Report;
 use crate::{Failure, fail, machine, progress};
@@ -105,27 +106,31 @@ fn measure(args: &IndexArgs, core: usize) -> Result<Report, Failure> {
     let context = Context { profile: args.profile, seed: args.seed };
     let wanted = |part| args.only.is_none_or(|only| only == part);
     progress(&format!("{} profile on core {core}, {} rows", args.profile.name(), plan.rows));
+    let mut pace = Pace::over(cells(args, &plan));
 
     let (mut gates, mut figures) = (Vec::new(), Vec::new());
     let mut details = json!({});
     if wanted(Part::Throughput) {
         let mut all: Vec<Throughput> = Vec::new();
         for &owners in plan.owners {
-            progress(&format!("throughput: {owners} owners"));
+            pace.tell(&format!("throughput, {owners} owners"));
             all.push(cell(What::Throughput { owners }).measure()?);
+            pace.done();
         }
         gates.extend(gates::throughput(&context, &all));
         figures.push(gates::throughput_table(&all).to_string());
         details["throughput"] = serde_json::to_value(&all)?;
     }
     if wanted(Part::Retirement) {
-        progress("retirement");
+        pace.tell("retirement");
         let found: retirement::Retirement = cell(What::Retirement).measure()?;
+        pace.done();
         gates.push(gates::retirement(&context, &found));
     }
     if wanted(Part::Frames) {
-        progress("frames");
+        pace.tell("frames");
         let found: frames::Frames = cell(What::Frames).measure()?;
+        pace.done();
         figures.push(gates::frames_table(&found).to_string());
         details["frames"] = serde_json::to_value(&found)?;
     }
@@ -134,7 +139,7 @@ fn measure(args: &IndexArgs, core: usize) -> Result<Report, Failure> {
         if let Some(path) = &args.trace {
             for &owners in plan.owners {
                 let cell = cell(What::Trace { owners, path: path.clone() });
-                all.push(beside(&plan, owners, &cell, path, args.rivals.as_deref())?);
+                all.push(beside(&plan, owners, &cell, path, args.rivals.as_deref(), &mut pace)?);
             }
             figures.push(gates::trace_table(&all).to_string());
         }
@@ -154,6 +159,21 @@ fn measure(args: &IndexArgs, core: usize) -> Result<Report, Failure> {
     })
 }
 
+/// What is measured in a process of its own each; a turn on the trace is one, with all indexers of others in it.
+fn cells(args: &IndexArgs, plan: &Plan) -> usize {
+    let parts = [
+        (Part::Throughput, plan.owners.len()),
+        (Part::Retirement, 1),
+        (Part::Frames, 1),
+        (Part::Trace, if args.trace.is_some() { plan.owners.len() * plan.trace_turns } else { 0 }),
+    ];
+    parts
+        .into_iter()
+        .filter(|(part, _)| args.only.is_none_or(|only| only == *part))
+        .map(|(_, cells)| cells)
+        .sum()
+}
+
 /// The index and every indexer of others on the trace, in turn.
 fn beside(
     plan: &Plan,
@@ -161,12 +181,13 @@ fn beside(
     cell: &Cell,
     path: &Path,
     rivals: Option<&Path>,
+    pace: &mut Pace,
 ) -> Result<Beside, Failure> {
     let names = if rivals.is_some() { RIVALS } else { &[] };
     let mut beside =
         Beside { owners, index: Vec::new(), rivals: names.iter().map(|&name| (name, Vec::new())).collect() };
     for turn in 1..=plan.trace_turns {
-        progress(&format!("trace: {owners} owners, turn {turn} of {}", plan.trace_turns));
+        pace.tell(&format!("trace, {owners} owners, turn {turn}"));
         let ours: Value = cell.measure()?;
         for (name, found) in &mut beside.rivals {
             let program = rivals.expect("there are names of rivals if there is a program");
@@ -181,6 +202,7 @@ fn beside(
             found.push(theirs);
         }
         beside.index.push(ours);
+        pace.done();
     }
     Ok(beside)
 }

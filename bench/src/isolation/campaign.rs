@@ -12,6 +12,7 @@ use super::schedule::{Cell, Medium, schedule};
 use super::stage::Cores;
 use super::{gates, run};
 use crate::campaign::{Campaign, Ended, Order, REPORT, Shelf, unmade};
+use crate::pace::Pace;
 use crate::profile::Label;
 use crate::report::Report;
 use crate::{machine, progress};
@@ -62,11 +63,17 @@ impl Campaign<IsolationOrder> {
             (plan.warm_up_rounds + plan.rounds) as f64 * plan.cadence().as_secs_f64(),
             shelf.path().display()
         ));
-        let mut records = Vec::new();
+        let (mut records, mut pace) = (Vec::new(), Pace::over(cells.len()));
         for cell in &cells {
-            if let Some(record) = self.cell(cell, shelf, &signals)? {
+            if let Some(record) = take(shelf, cell)? {
+                progress(&format!("{}: is there", cell.name()));
                 records.push(record);
+                pace.skip();
+                continue;
             }
+            pace.tell(&cell.name());
+            records.extend(self.cell(cell, shelf, &signals)?);
+            pace.done();
         }
         let failed: Vec<String> = cells.iter().flat_map(|cell| shelf.failed(&cell.name())).collect();
         let report = gates::report(self, &records, &failed, at_start.until_now());
@@ -74,12 +81,8 @@ impl Campaign<IsolationOrder> {
         Ok(report)
     }
 
-    /// The run of a cell that counts: one that is there, or one that is made now; none if every attempt was in vain.
+    /// Makes the run of a cell; none counts if every attempt was in vain.
     fn cell(&self, cell: &Cell, shelf: &Shelf, signals: &StopSignals) -> Result<Option<Record>, Ended> {
-        if let Some(record) = take(shelf, cell)? {
-            progress(&format!("{}: is there", cell.name()));
-            return Ok(Some(record));
-        }
         let IsolationOrder { plan, seed, cores, .. } = &self.order;
         for _ in 0..plan.attempts {
             let attempt = shelf.failed(&cell.name()).len() + 1;

@@ -19,6 +19,7 @@ use orbitkv_native::affinity;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::{Failure, fail, machine, progress};
@@ -117,19 +118,18 @@ fn measure(args: &LocalArgs, node_core: usize, bench_core: usize) -> Result<Repo
         args.profile.name(),
         context.workplace.path().display()
     ));
-    let wanted = |part| args.only.is_none_or(|only| only == part);
-    let mut gates = Vec::new();
-    if wanted(Part::Dram) {
-        gates.extend(dram::measure(&context)?);
-    }
-    if wanted(Part::Ssd) {
-        gates.extend(ssd::measure(&context)?);
-    }
-    if wanted(Part::Query) {
-        gates.extend(query::measure(&context)?);
-    }
-    if wanted(Part::Rest) {
-        gates.extend(rest::measure(&context)?);
+    let wanted = |part: &Part| args.only.is_none_or(|only| only == *part);
+    let parts: Vec<Part> = Part::value_variants().iter().copied().filter(wanted).collect();
+    let (mut gates, mut pace) = (Vec::new(), Pace::over(parts.len()));
+    for part in parts {
+        pace.tell(part.to_possible_value().expect("each has a name").get_name());
+        gates.extend(match part {
+            Part::Dram => dram::measure(&context)?,
+            Part::Ssd => ssd::measure(&context)?,
+            Part::Query => query::measure(&context)?,
+            Part::Rest => rest::measure(&context)?,
+        });
+        pace.done();
     }
     let disk = machine::disk_of(context.workplace.path());
     let settings = serde_json::json!({

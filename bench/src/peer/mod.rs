@@ -37,6 +37,7 @@ use serde_json::json;
 
 use crate::cores::two_cores;
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::statistics::{Figures, gigabytes_per_second};
@@ -208,8 +209,12 @@ fn measure(args: &PeerArgs, cores: Ends<usize>) -> Result<Report, Failure> {
     let signals = StopSignals::watch()?;
     let name = args.profile.name();
     progress(&format!("{name} profile; sources on core {}, readers on core {}", cores.source, cores.reader));
-    let runs = Way::ALL.into_iter().map(|way| compare(way, &plan, cores, args.seed, &signals));
-    let runs = runs.collect::<Result<Vec<Run>, Failure>>()?;
+    let (mut runs, mut pace) = (Vec::new(), Pace::over(Way::ALL.len()));
+    for way in Way::ALL {
+        pace.tell(way.gate());
+        runs.push(compare(way, &plan, cores, args.seed, &signals)?);
+        pace.done();
+    }
     let counters: serde_json::Map<_, _> = (runs.iter())
         .map(|run| {
             let counted = json!({ "source_lending": run.lending, "reader_fetching": run.fetching });

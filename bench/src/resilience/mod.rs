@@ -23,9 +23,10 @@ use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
-use crate::{Failure, machine, progress, routing};
+use crate::{Failure, machine, routing};
 use rows::Row;
 
 /// Patterns that nothing of a node asks, or that are not measured, and why; the others are.
@@ -93,10 +94,11 @@ fn measure(args: &ResilienceArgs) -> Result<Report, Failure> {
     let signals = StopSignals::watch()?;
     let directory = routing::directory(args.dir.as_deref())?;
     let given = Given { profile: args.profile, signals: &signals, directory: &directory };
-    let mut rows = Vec::new();
+    let (mut rows, mut pace) = (Vec::new(), Pace::over(rows::ALL.len()));
     for (name, measured) in rows::ALL {
-        progress(name);
+        pace.tell(name);
         rows.push(measured(&given)?);
+        pace.done();
     }
     let unused: Vec<Value> =
         UNUSED.iter().map(|(name, why)| json!({ "pattern": name, "why": why })).collect();

@@ -28,6 +28,7 @@ use orbitkv_native::affinity;
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::profile::Profile;
 use crate::report::{Gate, Report};
 use crate::resampling::{Mean, mean_of};
@@ -171,8 +172,11 @@ fn measure(args: &RoutingArgs) -> Result<Report, Failure> {
     let mut table =
         Table::new(["case", "policy", "p50 us", "p95 us", "p99 us", "max us", "of the source held back"]);
     let mut gates = Vec::new();
+    let mut pace = Pace::over(Case::ALL.len());
     for case in Case::ALL {
+        pace.tell(case.gate());
         let pairs = pairs(&plan, case, args.seed, &ground, &signals)?;
+        pace.done();
         for policy in [Policy::Fixed, Policy::Executed] {
             row(&mut table, case, policy, &pairs);
         }

@@ -1,6 +1,6 @@
 //! A campaign: all cells, one after the other, each kept as it ends; then what they say.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use orbitkv::cluster::DivisionRefused;
 use orbitkv::control::signals::StopSignals;
@@ -13,6 +13,7 @@ use super::plan::{Carrier, Cell, Envelope, Plan};
 use super::record::{self, CELL, Outcome, Record};
 use super::{beyond, gates, simulated};
 use crate::campaign::{Campaign, Ended, Order, REPORT, Shelf, unmade};
+use crate::pace::Pace;
 use crate::profile::FormalProfile;
 use crate::report::Report;
 use crate::streams::owners::{SAMPLES, StartOrder, order};
@@ -56,26 +57,19 @@ impl Campaign<ScaleOrder> {
             self.order.plan.cells.len(),
             shelf.path().display()
         ));
-        let (mut records, mut made, began) = (Vec::new(), 0, Instant::now());
-        for (number, cell) in self.order.plan.cells.iter().enumerate() {
+        let mut records = Vec::new();
+        let mut pace = Pace::over(self.order.plan.cells.len());
+        for cell in &self.order.plan.cells {
             if let Some(record) = record::take(shelf, cell)? {
                 progress(&format!("{}: is there", cell.name));
                 records.push(record);
+                pace.skip();
                 continue;
             }
-            let to_come = self.order.plan.cells.len() - number;
-            let left = left(began.elapsed(), made, to_come).map_or_else(String::new, |left| {
-                format!(", about {} minutes left", left.as_secs().div_ceil(60))
-            });
             let (managers, residences) = (cell.managers, cell.residences);
-            progress(&format!(
-                "{}, {} of {}: {managers} nodes of {residences} residences{left}",
-                cell.name,
-                number + 1,
-                self.order.plan.cells.len()
-            ));
+            pace.tell(&format!("{}, {managers} nodes of {residences} residences", cell.name));
             records.push(self.cell(cell, shelf, &signals)?);
-            made += 1;
+            pace.done();
         }
         let report = gates::report(
             profile,
@@ -169,11 +163,6 @@ impl Campaign<ScaleOrder> {
     }
 }
 
-/// Time that is left if the cells to come take as long as those that were made, on the average; unknown before the first.
-fn left(took: Duration, made: u32, to_come: usize) -> Option<Duration> {
-    (made > 0).then(|| took / made * to_come as u32)
-}
-
 /// A cell in a line.
 fn told(record: &Record) -> String {
     let name = &record.cell.name;
@@ -194,12 +183,6 @@ fn told(record: &Record) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn time_left_is_that_of_the_cells_to_come() {
-        assert_eq!(left(Duration::from_secs(90), 3, 4), Some(Duration::from_secs(120)));
-        assert_eq!(left(Duration::from_secs(9), 0, 4), None);
-    }
 
     #[test]
     fn a_campaign_of_another_profile_or_seed_is_another() {

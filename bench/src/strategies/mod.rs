@@ -19,6 +19,7 @@ use orbitkv::control::signals::StopSignals;
 use serde_json::{Value, json};
 
 use crate::ending::conclude;
+use crate::pace::Pace;
 use crate::profile::FormalProfile;
 use crate::report::{Gate, Report};
 use crate::statistics::Figures;
@@ -52,11 +53,13 @@ fn measure(args: &RunArgs, outlet: &Outlet) -> Result<Report, Failure> {
     let mut stage = Stage::start(args, &signals)?;
     let load = machine::Pressure::now();
     let mut trials = Vec::new();
+    let mut pace = Pace::over(plan.repeats * moves.len() * order(args.seed, 0).len());
     for repeat in 0..plan.repeats {
         for &moved in &moves {
             for strategy in order(args.seed, repeat) {
                 let trial = trial::run(&mut stage, &plan, strategy, moved, &signals)?;
-                progress(&words(&trial, repeat, plan.repeats));
+                pace.done();
+                progress(&format!("{}{}", words(&trial, repeat, plan.repeats), pace.left()));
                 trials.push(trial);
             }
         }

@@ -21,6 +21,7 @@ use crate::campaign::new_directory;
 use crate::cores::two_cores;
 use crate::ending::tell;
 use crate::isolation::stage::Cores;
+use crate::pace::Pace;
 use crate::profile::FormalProfile;
 use crate::report::Report;
 use crate::{fail, machine, progress};
@@ -72,10 +73,12 @@ fn work(args: &TimelineArgs, cores: Cores) -> Result<Report, Unmade> {
     let load = machine::Pressure::now();
     let order = order(plan.pairs);
     progress(&format!("{} runs of {:.0} s each; files in {shown}", order.len(), plan.seconds()));
-    let mut runs: Vec<Run> = Vec::new();
+    let (mut runs, mut pace): (Vec<Run>, _) = (Vec::new(), Pace::over(order.len()));
     for (number, side) in (1..).zip(order) {
-        let run = run::make(&plan, side, cores, args.seed, &args.out, &signals)?;
         let name = format!("{number:02}-{}", side.name());
+        pace.tell(&name);
+        let run = run::make(&plan, side, cores, args.seed, &args.out, &signals)?;
+        pace.done();
         progress(&format!("{name}: {}", run.told()));
         fs::write(args.out.join(format!("{name}.json")), serde_json::to_vec(&run)?)?;
         runs.push(run);

@@ -14,32 +14,33 @@ pub(super) fn is_background(turn: Turn) -> bool {
 }
 
 impl Fetcher {
-    /// Somebody waits for a fetch from now on, until `deadline` at least. Nothing happens if it has ended.
-    pub fn promote(&mut self, copy: CopyId, deadline: Moment, now: Moment) {
-        let Some(fetch) = self.fetches.get_mut(&copy).filter(|fetch| fetch.order.class == Class::Background)
-        else {
+    /// Somebody waits for a fetch from now on, until `deadline` at least: one that nobody waited for is demand, and one
+    /// that was waited for less long has more time. Nothing happens if it has ended.
+    pub fn on_awaited(&mut self, copy: CopyId, deadline: Moment, now: Moment) {
+        let Some(fetch) = self.fetches.get_mut(&copy) else { return };
+        let is_promoted = fetch.order.class == Class::Background;
+        if !is_promoted && deadline <= fetch.deadline {
             return;
-        };
+        }
         let (before, late) = (fetch.turn(), fetch.deadline);
-        fetch.order.class = Class::Demand;
-        self.background -= 1;
-        fetch.since = now;
-        fetch.deadline = fetch.deadline.max(deadline);
-        fetch.clock.begin_anew(fetch.deadline, now);
+        fetch.deadline = late.max(deadline);
+        if is_promoted {
+            fetch.order.class = Class::Demand;
+            fetch.since = now;
+            fetch.clock.begin_anew(fetch.deadline, now);
+            self.background -= 1;
+            self.figures.promoted += 1;
+        }
         let (after, place, due) = (fetch.turn(), fetch.place, fetch.deadline);
         self.timers.remove(&(late, Timer::Deadline(copy)));
         self.timers.insert((due, Timer::Deadline(copy)));
         let queue = match place {
             Place::Unplaced => &mut self.unplaced,
             Place::Queued(line) => &mut self.lines.get_mut(&line).expect("a queue has its line").queue,
-            Place::Resting(_) | Place::Asked { .. } => {
-                self.figures.promoted += 1;
-                return;
-            }
+            Place::Resting(_) | Place::Asked { .. } => return,
         };
         assert!(queue.remove(&before), "a fetch is where it says");
         queue.insert(after);
-        self.figures.promoted += 1;
         self.is_due = true;
     }
 

@@ -110,6 +110,8 @@ pub enum Command {
         namespaces: Vec<NamespaceDigest>,
         /// The keys.
         keys: Vec<Key>,
+        /// When its engine waits no longer: whoever brings a block of a peer has no more time.
+        until: Moment,
     },
     /// Bring these keys into DRAM before they are acquired, as far as nobody is in the way. Answered at once.
     Prefetch {

@@ -55,8 +55,8 @@ pub struct FetchOrder {
     pub bytes: u64,
     /// Demand, or what nobody waits for.
     pub class: Class,
-    /// When it is of no use any more, if that is earlier than whoever brings it gives up.
-    pub until: Option<Moment>,
+    /// When it is of no use any more.
+    pub until: Moment,
 }
 
 /// What a shard wants of whoever speaks to peers.
@@ -68,8 +68,13 @@ pub enum FetchEffect {
     Cancel(CopyId),
     /// The same, because the time of the last who waited for it is over.
     Expire(CopyId),
-    /// What nobody waited for is demand from now on.
-    Promote(CopyId),
+    /// Somebody waits for it, until then at least: if nobody did, it is demand from now on.
+    Await {
+        /// The fetch.
+        copy: CopyId,
+        /// When that one waits no longer.
+        until: Moment,
+    },
 }
 
 /// What is sought and fetched.
@@ -132,10 +137,8 @@ impl Shard {
                 return self.assert_invariants();
             }
         };
-        if !self.acquires.contains_key(&tag) {
-            return;
-        }
-        let mut means = Means::held();
+        let Some(job) = self.acquires.get(&tag) else { return };
+        let mut means = Means::held(job.until);
         let found = self.residents.find(hash, &key);
         let record = match (found, bytes) {
             (Some(id), Some(bytes)) if self.is_barred(id) && self.residents.entry(id).bytes == bytes => {
@@ -179,9 +182,20 @@ impl Shard {
         let Ok(slot) = self.allocate(bytes, &mut eviction) else { return Some(self.busy(index)) };
         self.charge_namespace(key.namespace, bytes);
         let id = barred.unwrap_or_else(|| self.insert_of_peer(key, hash, bytes));
-        let copy = self.start_fetch(id, key, hash, slot, (Class::Demand, None));
-        means.wait_for(copy);
-        self.wait_for(copy, tag, token, index, bytes)
+        let copy = self.start_fetch(id, key, hash, slot, (Class::Demand, means.until));
+        self.wait_for(copy, (tag, index, token), bytes, means)
+    }
+
+    /// Somebody waits for a fill, until then. Whoever brings a peer's block hears of it, unless it has been told of one
+    /// who waits as long.
+    pub(super) fn await_fill(&mut self, copy: CopyId, until: Moment) {
+        let fill = self.fills.get_mut(&copy).expect("what is waited for is under way");
+        let was_ahead = fill.class == Class::Background;
+        if let Some(known) = fill.until.as_mut().filter(|known| was_ahead || **known < until) {
+            *known = until.max(*known);
+            self.fetches.effects.push_back(FetchEffect::Await { copy, until });
+        }
+        self.hurry(copy);
     }
 
     /// An entry for a block that a peer may have.
@@ -199,7 +213,7 @@ impl Shard {
         key: StateKey,
         hash: KeyHash,
         slot: Slot,
-        (class, until): (Class, Option<Moment>),
+        (class, until): (Class, Moment),
     ) -> CopyId {
         let bytes = self.residents.entry(id).bytes;
         let copy = self.residents.insert_copy(slot, Some(id));
@@ -213,6 +227,7 @@ impl Shard {
             stage: FillStage::Reading,
             purpose: FillPurpose::Recover,
             class,
+            until: Some(until),
             waiters: Vec::new(),
             pins: Vec::new(),
             place: Place::PeerDram,
@@ -320,12 +335,9 @@ impl Shard {
 
 impl Means {
     /// Of an Acquire that waits already: it has its permit.
-    fn held() -> Means {
-        Means { permit: None, eviction: Eviction::Allowed, fills: Vec::new(), waiting: Waiting::AsBefore }
-    }
-
-    fn wait_for(&mut self, copy: CopyId) {
-        self.fills.push(copy);
+    fn held(until: Moment) -> Means {
+        let (eviction, waiting) = (Eviction::Allowed, Waiting::AsBefore);
+        Means { permit: None, eviction, fills: Vec::new(), waiting, until }
     }
 }
 

@@ -278,7 +278,9 @@ impl Shard {
             }
             Command::Commit { connection, reservations } => self.commit(tag, connection, &reservations),
             Command::Abort { connection, reservations } => self.abort(tag, connection, &reservations),
-            Command::Acquire { holder, namespaces, keys } => self.acquire(tag, holder, &namespaces, &keys),
+            Command::Acquire { holder, namespaces, keys, until } => {
+                self.acquire(tag, holder, (&namespaces, &keys), until);
+            }
             Command::Prefetch { connection, namespaces, keys, until } => {
                 self.prefetch(tag, connection, (&namespaces, &keys), until);
             }

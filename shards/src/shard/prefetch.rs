@@ -9,7 +9,7 @@ use std::time::Duration;
 use orbitkv_wire::engine::answers::{BlockOutcome, PrefetchOutcome};
 use orbitkv_wire::identity::{KeyHash, NamespaceDigest};
 
-use super::fetch::{FetchEffect, Seek, Seeker};
+use super::fetch::{Seek, Seeker};
 use super::recover::{FillPurpose, FillStage};
 use super::save::{is_evictable, slot_bytes};
 use super::throttle::SlotPurpose;
@@ -269,7 +269,7 @@ impl Shard {
             (bytes > 0 && has_entry).then(|| self.allocate_ahead(key.namespace, bytes, horizon)).flatten();
         let Some((slot, permit)) = slot else { return self.end_wish(number, WishEnd::NoRoom) };
         let id = self.insert_of_peer(key, hash, bytes);
-        let copy = self.start_fetch(id, key, hash, slot, (Class::Background, Some(until)));
+        let copy = self.start_fetch(id, key, hash, slot, (Class::Background, until));
         self.fill_wish(number, copy, slot, permit);
     }
 
@@ -301,16 +301,10 @@ impl Shard {
             return;
         }
         fill.class = Class::Demand;
-        match fill.stage {
-            FillStage::Queued(turn) => {
-                self.fill_queue.remove(&turn);
-                let turn = self.queue_read(copy, 0);
-                self.fills.get_mut(&copy).expect("just seen").stage = FillStage::Queued(turn);
-            }
-            FillStage::Reading if fill.placement.is_none() => {
-                self.fetches.effects.push_back(FetchEffect::Promote(copy));
-            }
-            FillStage::Reading => {}
+        if let FillStage::Queued(turn) = fill.stage {
+            self.fill_queue.remove(&turn);
+            let turn = self.queue_read(copy, 0);
+            self.fills.get_mut(&copy).expect("just seen").stage = FillStage::Queued(turn);
         }
     }
 

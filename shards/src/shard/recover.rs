@@ -32,6 +32,8 @@ pub(super) struct AcquireJob {
     decided: Vec<BlockRecord>,
     /// Every fill it ever waited for, so that giving it up looks at no others.
     pub fills: Vec<CopyId>,
+    /// When its engine waits no longer.
+    pub until: Moment,
     _permit: Permit,
 }
 
@@ -76,6 +78,8 @@ pub(super) struct Means {
     pub fills: Vec<CopyId>,
     /// What it may wait for.
     pub waiting: Waiting,
+    /// When its engine waits no longer.
+    pub until: Moment,
 }
 
 /// What an Acquire may wait for.
@@ -103,6 +107,8 @@ pub(super) struct Fill {
     pub purpose: FillPurpose,
     /// Demand, or what was begun ahead and nobody has come to wait for: so whoever brings it knows it.
     pub class: Class,
+    /// If a peer sends them: how long whoever brings them may take, as far as it has been told.
+    pub until: Option<Moment>,
     /// Acquires that wait.
     pub waiters: Vec<Waiter>,
     /// Grants that wait.
@@ -181,7 +187,13 @@ impl Shard {
         LeasedBlock { copy, key, bytes, slot_bytes: slot.bytes, offset: slot.offset }
     }
 
-    pub(super) fn acquire(&mut self, tag: Tag, holder: Holder, namespaces: &[NamespaceDigest], keys: &[Key]) {
+    pub(super) fn acquire(
+        &mut self,
+        tag: Tag,
+        holder: Holder,
+        (namespaces, keys): (&[NamespaceDigest], &[Key]),
+        until: Moment,
+    ) {
         if self.draining {
             return self.answer(tag, Outcome::Draining);
         }
@@ -204,7 +216,7 @@ impl Shard {
         }
         let mut blocks = Vec::with_capacity(keys.len());
         let mut remaining = 0;
-        let mut means = self.means(needs_peers);
+        let mut means = self.means(needs_peers, until);
         // The head first: where the lease bound or the arena ends, it is the tail that is refused.
         for key in keys {
             let state_key = self.state_key(&ids, key);
@@ -227,7 +239,7 @@ impl Shard {
         }
         if let Some(permit) = means.permit.filter(|_| remaining > 0) {
             let (decided, fills) = (Vec::new(), means.fills);
-            self.acquires.insert(tag, AcquireJob { remaining, decided, fills, _permit: permit });
+            self.acquires.insert(tag, AcquireJob { remaining, decided, fills, until, _permit: permit });
         }
         self.answer(tag, Outcome::Blocks { blocks, done: remaining == 0 });
     }
@@ -268,10 +280,7 @@ impl Shard {
             {
                 Some(self.busy(index))
             }
-            (Dram::Filling(copy), _) => {
-                means.fills.push(copy);
-                self.wait_for(copy, tag, token, index, bytes)
-            }
+            (Dram::Filling(copy), _) => self.wait_for(copy, (tag, index, token), bytes, means),
             (Dram::Absent, Ssd::Resident { placement, .. } | Ssd::Moving { placement, .. }) => {
                 if !self.admits_namespace(key.namespace, bytes, SlotPurpose::Acquire) {
                     return Some(self.busy(index));
@@ -279,8 +288,7 @@ impl Shard {
                 match self.begin_fill(id, placement, FillPurpose::Recover, &mut means.eviction) {
                     Ok(copy) => {
                         self.charge_namespace(key.namespace, bytes);
-                        means.fills.push(copy);
-                        self.wait_for(copy, tag, token, index, bytes)
+                        self.wait_for(copy, (tag, index, token), bytes, means)
                     }
                     Err(_) => Some(self.busy(index)),
                 }
@@ -303,13 +311,13 @@ impl Shard {
     pub(super) fn wait_for(
         &mut self,
         copy: CopyId,
-        tag: Tag,
-        token: LeaseToken,
-        index: u32,
+        (tag, index, token): (Tag, u32, LeaseToken),
         bytes: u64,
+        means: &mut Means,
     ) -> Option<BlockRecord> {
         let share = self.leases.reserve(token, slot_bytes(bytes)).expect("asked whether it fits");
-        self.hurry(copy);
+        means.fills.push(copy);
+        self.await_fill(copy, means.until);
         let fill = self.fills.get_mut(&copy).expect("a filling copy has its fill");
         fill.waiters.push(Waiter { tag, index, share });
         if fill.placement.is_some() {
@@ -327,10 +335,10 @@ impl Shard {
     /// What a new Acquire may take. If any of its blocks is another node's to send, all of its wait is one for peers:
     /// places for those that the SSD alone serves are never held by what waits for a node that is silent. With as many
     /// waits for peers as there may be, it has what is here.
-    fn means(&self, needs_peers: bool) -> Means {
+    fn means(&self, needs_peers: bool, until: Moment) -> Means {
         let permit = if needs_peers { self.pools.peer_waits.take(1) } else { None };
         let waiting = if permit.is_some() { Waiting::ForPeers } else { Waiting::ForDevice };
-        Means { permit, eviction: Eviction::Allowed, fills: Vec::new(), waiting }
+        Means { permit, eviction: Eviction::Allowed, fills: Vec::new(), waiting, until }
     }
 
     /// Whether an Acquire may wait for the block of `id`: it needs a permit before the first begins.
@@ -380,11 +388,12 @@ impl Shard {
         );
         log.begin_read(&placement);
         let entry = self.residents.reference(id);
-        let (waiters, pins) = (Vec::new(), Vec::new());
+        let (until, waiters, pins) = (None, Vec::new(), Vec::new());
         let mark = if class == Class::Background { AHEAD } else { 0 };
         let stage = FillStage::Queued(self.queue_read(copy, mark));
         let (placement, place) = (Some(placement), Place::Ssd);
-        self.fills.insert(copy, Fill { entry, placement, place, stage, purpose, class, waiters, pins });
+        let fill = Fill { entry, placement, place, stage, purpose, class, until, waiters, pins };
+        self.fills.insert(copy, fill);
         copy
     }
 

@@ -2,6 +2,7 @@
 //! what a correct cache may answer, and the other files for the rows of the specification.
 
 mod audit_tests;
+mod backpressure_tests;
 mod device_guard_tests;
 mod device_tests;
 mod engine_steps;

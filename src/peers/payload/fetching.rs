@@ -82,9 +82,10 @@ impl Payload {
                         self.fetcher.expire(copy, around.now);
                     }
                 }
-                FetchEffect::Promote(copy) => {
+                FetchEffect::Await { copy, until } => {
                     self.begin(&mut orders, shard, around);
-                    self.fetcher.promote(copy, around.now + FETCH_TIME_MAX, around.now);
+                    let until = until.min(around.now + FETCH_TIME_MAX);
+                    self.fetcher.on_awaited(copy, until, around.now);
                 }
             }
         }

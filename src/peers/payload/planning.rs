@@ -56,8 +56,7 @@ impl Payload {
             if let Some(first) = first {
                 candidates[..=first].rotate_right(1);
             }
-            let longest = now + FETCH_TIME_MAX;
-            let until = order.until.map_or(longest, |until| until.min(longest));
+            let until = order.until.min(now + FETCH_TIME_MAX);
             let order = Order {
                 copy: order.copy,
                 namespace: *shard.namespaces().digest(order.key.namespace),

@@ -88,9 +88,9 @@ fn somebody_comes_to_wait_while_it_is_queued_and_while_it_is_asked_for() {
     rig.connect();
     assert_eq!(rig.blocks(rig.operation("a")), [1]);
     let later = rig.now + std::time::Duration::from_secs(5);
-    rig.room.promote(CopyId(3), later, rig.now);
-    rig.room.promote(CopyId(1), later, rig.now);
-    rig.room.promote(CopyId(1), later, rig.now);
+    rig.room.on_awaited(CopyId(3), later, rig.now);
+    rig.room.on_awaited(CopyId(1), later, rig.now);
+    rig.room.on_awaited(CopyId(1), later, rig.now);
     rig.step();
     let blocks: Vec<_> = rig.operations("a").iter().map(|number| rig.blocks(*number)).collect();
     assert_eq!(blocks, [vec![1], vec![3]], "demand waits for nothing");
@@ -99,7 +99,7 @@ fn somebody_comes_to_wait_while_it_is_queued_and_while_it_is_asked_for() {
     let mut rig = self::rig(1);
     rig.begin_within(ahead(1), &[at("a"), at("b")], 60_000);
     rig.connect();
-    rig.room.promote(CopyId(1), later, rig.now);
+    rig.room.on_awaited(CopyId(1), later, rig.now);
     rig.answer(rig.operation("a"), &[Answer::Ended { sequence: None }]);
     rig.connect();
     assert_eq!(rig.blocks(rig.operation("b")), [1]);
@@ -166,7 +166,7 @@ fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_a
 
         let (mut rig, number) = begun();
         rig.pass(250);
-        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
+        rig.room.on_awaited(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
         rig.step();
         rig.stream_over(number, TIME_OVER);
         let again = rig.operation("a");
@@ -183,7 +183,7 @@ fn a_source_that_stops_at_its_deadline_has_not_failed_and_who_has_time_asks_it_a
 
         // One whose time is over each time is asked as often as anybody.
         let (mut rig, _) = begun();
-        rig.room.promote(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
+        rig.room.on_awaited(CopyId(1), rig.now + Duration::from_secs(5), rig.now);
         for round in 0..FetcherSettings::default().routes_max {
             assert!(rig.ended.is_empty());
             if round > 0 {

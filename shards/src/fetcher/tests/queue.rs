@@ -1,8 +1,11 @@
 //! What is asked for together, and in which order.
 
+use std::time::Duration;
+
 use orbitkv_wire::bounds::{DEADLINE_MS_MAX, GRANT_KEYS_MAX};
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::Medium;
+use orbitkv_wire::payload::StopCause;
 
 use super::rig::*;
 use crate::fetcher::*;
@@ -64,6 +67,47 @@ fn the_source_hears_the_time_of_who_has_most() {
     rig.begin_within(order(3, 100), &[at("b")], 10 * u64::from(DEADLINE_MS_MAX));
     rig.connect();
     assert_eq!(rig.asked[&rig.operation("b")].authorize.deadline_ms, DEADLINE_MS_MAX);
+}
+
+#[test]
+fn who_waits_longer_gives_a_fetch_more_time_wherever_it_is() {
+    let after = |rig: &Rig, millis| rig.now + Duration::from_millis(millis);
+    // Queued: it goes behind who has less time now.
+    let mut rig =
+        Rig::with(FetcherSettings { residences_max: 1, operations_max: 1, ..FetcherSettings::default() });
+    for (copy, millis) in [(1, 100), (2, 300), (3, 600)] {
+        rig.begin_within(order(copy, u64::from(BYTES)), &[at("a")], millis);
+    }
+    rig.step();
+    rig.room.on_awaited(CopyId(1), after(&rig, 400), rig.now);
+    rig.room.on_awaited(CopyId(3), after(&rig, 200), rig.now);
+    rig.connect();
+    for expected in [2, 1, 3] {
+        let number = rig.operation("a");
+        assert_eq!(rig.blocks(number), [expected]);
+        rig.grant_all(number);
+        rig.serve(number, 0);
+    }
+
+    // Asked for: its source was told of less, and is asked again when that is over.
+    let mut rig = Rig::new();
+    rig.begin_within(order(1, u64::from(BYTES)), &[at("a")], 200);
+    rig.connect();
+    let first = rig.operation("a");
+    assert_eq!(rig.asked[&first].authorize.deadline_ms, 200);
+    rig.room.on_awaited(CopyId(1), after(&rig, 500), rig.now);
+    rig.pass(200);
+    assert!(rig.ended.is_empty(), "somebody still waits");
+    rig.stream_over(first, StreamEnd::Reset { code: StopCause::Deadline as u64 });
+    let again = rig.operation("a");
+    assert_eq!((again == first, rig.asked[&again].authorize.deadline_ms), (false, 300));
+    assert_eq!(rig.room.figures().calls_failed, 0);
+    rig.pass(299);
+    assert!(rig.ended.is_empty());
+    rig.pass(1);
+    assert_eq!(rig.outcome(), Err(BlockOutcome::DeadlineExceeded));
+    rig.room.on_awaited(CopyId(1), after(&rig, 500), rig.now);
+    rig.step();
 }
 
 #[test]

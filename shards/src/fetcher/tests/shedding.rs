@@ -70,7 +70,7 @@ fn what_is_asked_for_already_goes_on_and_what_was_promoted_is_demand() {
     // Demand of somebody who is not reached.
     rig.begin(9, &[at("b")]);
     rig.pass(40);
-    rig.room.promote(CopyId(3), rig.now + Duration::from_secs(60), rig.now);
+    rig.room.on_awaited(CopyId(3), rig.now + Duration::from_secs(60), rig.now);
     rig.pass(11);
     let ended: Vec<u32> = rig.ended.iter().map(|ended| ended.0.0).collect();
     assert_eq!((ended, shed(&rig)), (vec![4, 2], [0, 0, 2]));
@@ -122,7 +122,7 @@ proptest! {
                 }
                 Step::Promote(number) => {
                     if let Some(copy) = pick(number, &waiting) {
-                        rig.room.promote(CopyId(copy), rig.now, rig.now);
+                        rig.room.on_awaited(CopyId(copy), rig.now, rig.now);
                         if waiting[&copy].0 == Class::Background {
                             waiting.insert(copy, (Class::Demand, rig.now));
                         }

@@ -108,7 +108,7 @@ fn what_nobody_waits_for_blames_nobody_until_somebody_does() {
     rig.begin_within(ahead(2), &[at("a")], 300);
     rig.connect();
     rig.pass(200);
-    rig.room.promote(CopyId(2), rig.now + Duration::from_millis(400), rig.now);
+    rig.room.on_awaited(CopyId(2), rig.now + Duration::from_millis(400), rig.now);
     rig.step();
     rig.pass(100);
     assert_eq!((rig.ended.len(), rig.out_of_time.len()), (1, 0));

@@ -11,7 +11,7 @@ use super::super::{Effect, Life};
 use super::rig::*;
 use crate::dice::Dice;
 use crate::payload_streams::PayloadConnection;
-use crate::shard::tests::rig::{Fault, KIB, PAGE, digest, holder, padded, settings};
+use crate::shard::tests::rig::{FOREVER, Fault, KIB, PAGE, digest, holder, padded, settings};
 use crate::shard::{Command, Key};
 
 const CASES: u64 = 300;
@@ -157,7 +157,7 @@ impl Case {
         let keys = vec![Key { index: 0, namespace: 0, group, block, hash }];
         self.tokens += 1;
         let holder = holder(self.tokens, 1, 1);
-        self.rig.rig.submit(Command::Acquire { holder, namespaces: vec![digest], keys });
+        self.rig.rig.submit(Command::Acquire { holder, namespaces: vec![digest], keys, until: FOREVER });
         if self.dice.roll(3) > 0 {
             let release = Command::Release { token: holder.token, connection: holder.connection };
             self.rig.rig.submit(release);

@@ -8,7 +8,7 @@ use super::super::command::Holder;
 use super::super::{Command, Key, Outcome, Places, Tag};
 use super::model::{Held, Life, Name, Pending};
 use super::random_tests::{Case, SIZES};
-use super::rig::{KIB, digest, key, overlap, padded};
+use super::rig::{FOREVER, KIB, digest, key, overlap, padded};
 use crate::leases::LeaseToken;
 use crate::reservations::ReservationId;
 
@@ -235,7 +235,12 @@ impl Case {
         let sure = (0..).zip(sure).filter(|(_, sure)| *sure).map(|(index, _)| index).collect();
         let (token, keys) = (holder.token, self.wire(&names));
         let most = self.settings.leases.leases_per_connection_max;
-        let tag = self.rig.submit(Command::Acquire { holder, namespaces: vec![digest(0), digest(1)], keys });
+        let tag = self.rig.submit(Command::Acquire {
+            holder,
+            namespaces: vec![digest(0), digest(1)],
+            keys,
+            until: FOREVER,
+        });
         if self.draining {
             assert!(matches!(self.rig.take(tag)[..], [Outcome::Draining]));
             return;

@@ -5,6 +5,7 @@ use orbitkv_wire::identity::Medium;
 
 use super::super::{Command, FetchEffect, Tag};
 use super::rig::{BOTH, KIB, Rig, holder};
+use crate::time::Moment;
 
 const BYTES: u64 = 64 * KIB;
 
@@ -104,6 +105,23 @@ fn a_fetch_is_out_of_time_with_the_last_who_waited_for_it() {
     rig.call(Command::Cancel { tag: second, deadline: true });
     assert_eq!(rig.shard.poll_fetch(), Some(FetchEffect::Expire(order.copy)));
     assert!(!rig.shard.is_wanted(order.copy));
+}
+
+#[test]
+fn a_fetch_has_the_time_of_who_waits_longest() {
+    let mut rig = rig();
+    rig.submit_acquire_until(holder(1, 1, 1), &[7], Moment(500));
+    rig.answer_seeks(Some(BYTES));
+    let order = rig.fetch_order();
+    assert_eq!(order.until, Moment(500));
+    let mut told_of = |token: u128, until: u64| {
+        rig.submit_acquire_until(holder(token, 1, 1), &[7], Moment(until));
+        rig.shard.poll_fetch()
+    };
+    assert_eq!(told_of(2, 300), None);
+    let longer = FetchEffect::Await { copy: order.copy, until: Moment(900) };
+    assert_eq!(told_of(3, 900), Some(longer));
+    assert_eq!((told_of(4, 900), told_of(5, 600)), (None, None), "once is enough");
 }
 
 #[test]

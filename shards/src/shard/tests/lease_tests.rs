@@ -3,7 +3,7 @@
 use orbitkv_wire::engine::answers::{BlockOutcome, CommitOutcome, EvictOutcome, Place, SlotOutcome};
 
 use super::super::{Command, Outcome};
-use super::rig::{BOTH, DRAM, Fault, KIB, Rig, digest, holder, keys, settings};
+use super::rig::{BOTH, DRAM, Fault, KIB, Rig, holder, settings};
 use crate::leases::{ConnectionId, LeaseError};
 use crate::time::Moment;
 
@@ -79,8 +79,8 @@ fn another_instance_gets_no_part_of_a_lease() {
     assert_eq!(refused(attach(&mut rig, 7, 2, 3)), LeaseError::Foreign);
     assert_eq!(refused(attach(&mut rig, 8, 2, 3)), LeaseError::Unknown);
     assert_eq!(refused(rig.release(7, 3)), LeaseError::Unknown);
-    let acquire = Command::Acquire { holder: holder(7, 2, 3), namespaces: vec![digest(0)], keys: keys(&[1]) };
-    assert_eq!(refused(rig.call(acquire)), LeaseError::Foreign);
+    let acquire = rig.submit_acquire(holder(7, 2, 3), &[1]);
+    assert_eq!(refused(rig.outcome(acquire)), LeaseError::Foreign);
     assert_eq!(rig.shard.figures().leased_blocks, 1);
 }
 
@@ -231,8 +231,8 @@ fn taking_over_a_hold_at_the_lease_bound_changes_nothing() {
     for token in 20..26 {
         rig.acquire(holder(token, 1, 2), &[]);
     }
-    let acquire = Command::Acquire { holder: holder(7, 1, 2), namespaces: vec![digest(0)], keys: keys(&[1]) };
-    assert_eq!(refused(rig.call(acquire)), LeaseError::TooMany { limit: 6 });
+    let acquire = rig.submit_acquire(holder(7, 1, 2), &[1]);
+    assert_eq!(refused(rig.outcome(acquire)), LeaseError::TooMany { limit: 6 });
     assert_eq!((rig.shard.figures().holds, rig.shard.figures().leased_blocks), (1, 1));
     rig.gone(1);
     rig.settle();

@@ -415,7 +415,7 @@ impl Life {
                     }
                     self.fetches.insert(order.copy, (order, false));
                 }
-                FetchEffect::Promote(copy) => {
+                FetchEffect::Await { copy, .. } => {
                     // It may have come since.
                     self.fetches.get_mut(&copy).into_iter().for_each(|(_, promoted)| *promoted = true);
                     self.count("promoted");

@@ -6,7 +6,7 @@ use orbitkv_wire::identity::Medium;
 use super::super::command::Media;
 use super::super::recover::FillPurpose;
 use super::super::{Command, FetchEffect, FetchOrder, OrderKind, Outcome};
-use super::rig::{BOTH, DRAM, Fault, KIB, Rig, SSD, digest, holder, settings};
+use super::rig::{BOTH, DRAM, FOREVER, Fault, KIB, Rig, SSD, digest, holder, settings};
 use crate::leases::ConnectionId;
 use crate::resilience::gate::Class;
 use crate::time::Moment;
@@ -154,10 +154,11 @@ fn a_block_of_a_peer_is_fetched_as_what_nobody_waits_for_until_somebody_does() {
     rig.prefetch(1, &[7], LATE);
     rig.answer_seeks(Some(BYTES));
     let fetch = rig.fetch_order();
-    assert_eq!((fetch.class, fetch.until), (Class::Background, Some(LATE)));
+    assert_eq!((fetch.class, fetch.until), (Class::Background, LATE));
     assert!(rig.shard.is_wanted(fetch.copy));
-    let tag = rig.submit_acquire(holder(1, 1, 1), &[7]);
-    assert_eq!(rig.shard.poll_fetch(), Some(FetchEffect::Promote(fetch.copy)));
+    let until = Moment(LATE.0 / 2);
+    let tag = rig.submit_acquire_until(holder(1, 1, 1), &[7], until);
+    assert_eq!(rig.shard.poll_fetch(), Some(FetchEffect::Await { copy: fetch.copy, until }));
     arrive(&mut rig, &fetch, 7);
     rig.collect();
     let (blocks, done) = rig.blocks(tag);
@@ -292,7 +293,7 @@ fn who_joins_a_fetch_that_was_given_up_a_moment_ago_makes_it_demand() {
     assert_eq!(rig.counters().prefetch_yielded, 2);
     let tag = rig.submit_acquire(holder(1, 1, 2), &[7]);
     let effects: Vec<FetchEffect> = std::iter::from_fn(|| rig.shard.poll_fetch()).collect();
-    assert!(effects.contains(&FetchEffect::Promote(ahead[0].copy)), "{effects:?}");
+    assert!(effects.contains(&FetchEffect::Await { copy: ahead[0].copy, until: FOREVER }), "{effects:?}");
     assert!(rig.shard.is_wanted(ahead[0].copy) && !rig.shard.is_wanted(ahead[1].copy));
     // Once is enough.
     rig.submit_acquire(holder(2, 1, 2), &[7]);

@@ -36,6 +36,9 @@ pub const BOTH: u8 = 3;
 pub const DRAM: u8 = 1;
 pub const SSD: u8 = 2;
 
+/// When an engine waits no longer that has all the time there is.
+pub const FOREVER: Moment = Moment(u64::MAX);
+
 const FILE_BASE: u64 = 3 * PAGE;
 const GARBAGE: u64 = 0xdead_dead_dead_dead;
 const EIO: i32 = 5;
@@ -231,6 +234,11 @@ impl Rig {
     /// Gives a command that is answered at once, and only once.
     pub fn call(&mut self, command: Command) -> Outcome {
         let tag = self.submit(command);
+        self.outcome(tag)
+    }
+
+    /// The answer of a command that was answered at once, and only once.
+    pub fn outcome(&mut self, tag: Tag) -> Outcome {
         let mut outcomes = self.take(tag);
         assert_eq!(outcomes.len(), 1, "one answer, at once: {outcomes:?}");
         outcomes.remove(0)
@@ -498,7 +506,11 @@ impl Rig {
     }
 
     pub fn submit_acquire(&mut self, holder: Holder, numbers: &[u8]) -> Tag {
-        self.submit(Command::Acquire { holder, namespaces: vec![digest(0)], keys: keys(numbers) })
+        self.submit_acquire_until(holder, numbers, FOREVER)
+    }
+
+    pub fn submit_acquire_until(&mut self, holder: Holder, numbers: &[u8], until: Moment) -> Tag {
+        self.submit(Command::Acquire { holder, namespaces: vec![digest(0)], keys: keys(numbers), until })
     }
 
     /// Acquires what can be answered at once, in the order of the request.

@@ -4,7 +4,7 @@ use orbitkv_wire::engine::answers::{BlockOutcome, CommitOutcome, EvictOutcome, P
 use orbitkv_wire::identity::Medium;
 
 use super::super::{Command, Outcome};
-use super::rig::{BOTH, DRAM, KIB, Rig, SSD, digest, holder, key, keys, settings};
+use super::rig::{BOTH, DRAM, KIB, Rig, SSD, digest, holder, key, settings};
 
 const SLOT: u8 = SlotOutcome::Slot as u8;
 const PRESENT: u8 = SlotOutcome::Present as u8;
@@ -104,8 +104,8 @@ fn draining_refuses_new_saves_and_publishes_old_ones() {
     let reserve = Command::Reserve { connection, namespace, race: false, keys: vec![(key(2), 4096)] };
     assert!(matches!(rig.call(reserve), Outcome::Draining));
     assert_eq!(rig.commit(1, slot.reservation), CommitOutcome::Committed);
-    let acquire = Command::Acquire { holder: holder(1, 1, 1), namespaces: vec![namespace], keys: keys(&[1]) };
-    assert!(matches!(rig.call(acquire), Outcome::Draining));
+    let acquire = rig.submit_acquire(holder(1, 1, 1), &[1]);
+    assert!(matches!(rig.outcome(acquire), Outcome::Draining));
     assert_eq!(rig.place(1), Place::Dram);
 }
 
