@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Profile {
     /// Small sizes, to see that everything runs.
     Ci,
-    /// The sizes of the gates.
+    /// The sizes of the gates; whoever has one size of them takes `dense` and `formal` for that.
+    #[value(aliases = ["dense", "formal"])]
     Full,
 }
 

@@ -81,6 +81,8 @@ pub(super) fn shard_report(report: CoreReport) -> ShardReport {
             stale_generation_rejections: engine.stale_generation,
             malformed_frames: engine.malformed_frames,
             queries_left_out: engine.queries_left_out,
+            repeats_suppressed: engine.repeats_suppressed,
+            repeats_too_late: engine.repeats_too_late,
         },
         service: ServiceReport {
             queries: counters.queries,

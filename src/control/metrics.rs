@@ -193,6 +193,9 @@ const METRICS: &[Metric] = &[
     counter("orbitkv_queries_left_out", "Queries whose answer left out owner streams", |r| {
         one(r.engine.queries_left_out)
     }),
+    counter("orbitkv_repeats", "Engine requests that came again, by whether that was still known", |r| {
+        by("kind", [("suppressed", r.engine.repeats_suppressed), ("too_late", r.engine.repeats_too_late)])
+    }),
     counter("orbitkv_acquires_busy", "Blocks of an Acquire refused for want of room", |r| {
         one(r.service.acquires_busy)
     }),

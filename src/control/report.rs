@@ -260,6 +260,10 @@ pub struct EngineReport {
     pub malformed_frames: u64,
     /// Queries whose answer said that it leaves out owner streams, counter.
     pub queries_left_out: u64,
+    /// Requests that came again and were answered as before, or told to wait, counter.
+    pub repeats_suppressed: u64,
+    /// Requests that came again when their answer had been forgotten, and were done again, counter.
+    pub repeats_too_late: u64,
 }
 
 /// Saves and lookups of a shard, counters in blocks.

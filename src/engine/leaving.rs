@@ -24,6 +24,7 @@ impl EngineHub {
         if connection.phase == Phase::Closed {
             return;
         }
+        self.counters.take_in(connection.ledger.counters());
         connection.close();
         self.trace.drop_answers(id.0);
         if let Some(at) = connection.ledger_look_at.take() {

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use orbitkv_shards::coverage::Basis;
 use orbitkv_shards::leases::{ConnectionId, InstanceId};
+use orbitkv_shards::ledger::LedgerCounters;
 use orbitkv_shards::shard::{Command, Outcome, Reply, Tag};
 use orbitkv_shards::time::Moment;
 use orbitkv_wire::engine::answers::{self, PageKindNumber, RegisterAnswer};
@@ -110,6 +111,16 @@ pub struct EngineCounters {
     pub process_deaths: u64,
     pub outbound_bytes_peak: u64,
     pub queries_left_out: u64,
+    pub repeats_suppressed: u64,
+    pub repeats_too_late: u64,
+}
+
+impl EngineCounters {
+    /// Adds what a ledger has seen.
+    fn take_in(&mut self, ledger: &LedgerCounters) {
+        self.repeats_suppressed += ledger.suppressed;
+        self.repeats_too_late += ledger.expired_hits;
+    }
 }
 
 /// The engine channel of one core.
@@ -493,12 +504,14 @@ impl EngineHub {
     pub fn counters(&self) -> EngineCounters {
         let closed = self.connections.values().filter(|connection| connection.phase == Phase::Closed);
         let closed = closed.count() as u64;
-        EngineCounters {
+        let mut counters = EngineCounters {
             connections: self.connections.len() as u64 - closed,
             connections_closed_process_alive: closed,
             requests_in_flight: self.jobs.len() as u64,
             ..self.counters
-        }
+        };
+        self.connections.values().for_each(|connection| counters.take_in(connection.ledger.counters()));
+        counters
     }
 }
 

@@ -41,7 +41,7 @@ fn no_parameter_is_there_for_show() {
         ("07-admission-gate", "rounds=100", &[]),
         ("08-degradation", "failure_rounds=200", &[]),
     ];
-    let found = models.map(|(name, shorter, _)| (name, vectors::without_effect(name, shorter)));
+    let found = models.map(|(name, shorter, _)| (name, vectors::without_effect(name, &[shorter])));
     let expected = models
         .map(|(name, _, paths)| (name, paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>()));
     assert_eq!(found, expected);

@@ -39,6 +39,38 @@ fn count(row: &Value, cell: &str) -> i64 {
 }
 
 #[test]
+fn no_parameter_is_there_for_show() {
+    let models = [
+        ("09-failover", &[][..]),
+        ("09-failover-budget", &[]),
+        ("10-health", &[]),
+        ("10-health-budget", &[]),
+        ("11-data-loss", &[]),
+        ("11-rto-budget", &[]),
+        ("12-zones", &[]),
+        ("12-zone-capacity", &[]),
+        ("13-stamps", &[]),
+        ("13-stamp-load", &[]),
+        ("14-drill-plan", &[]),
+        ("14-drill-work", &[]),
+        ("15-idempotency", &[]),
+        ("15-idempotency-cost", &[]),
+        ("16-compensation", &[]),
+        ("16-compensation-cost", &[]),
+        ("17-claim-check", &[]),
+        ("17-claim-check-cost", &[]),
+        ("18-valet-path", &[]),
+        ("18-valet-scope", &[]),
+        ("19-config", &[]),
+        ("20-strangler", &[]),
+    ];
+    let found = models.map(|(name, _)| (name, vectors::without_effect(name, &[])));
+    let expected = models
+        .map(|(name, paths)| (name, paths.iter().map(|path: &&str| (*path).to_owned()).collect::<Vec<_>>()));
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn what_is_not_gone_back_to_loses_nothing_more_to_it() {
     for stopped in
         ["stopped=[[30,75],[90,96]]", "stopped=[[5,9],[20,29],[40,49],[60,64]]", "stopped=[[2,120]]"]

@@ -99,23 +99,24 @@ pub fn sets_every_parameter(name: &str) {
 /// Numbers among the parameters that may be doubled and halved without an effect on any row and without being
 /// refused: they are there for show, or the published load never reaches them. Lists of a load and zeros are
 /// left out. `shorter` makes the runs shorter.
-pub fn without_effect(name: &str, shorter: &str) -> Vec<String> {
+pub fn without_effect(name: &str, shorter: &[&str]) -> Vec<String> {
     let expected = read(name);
     let lesson = u8::try_from(expected["lesson"].as_u64().expect("a lesson")).expect("a small number");
     let entry = lab::find(lesson, expected["model"].as_str()).unwrap_or_else(|refusal| panic!("{refusal}"));
     let mut numbers = Vec::new();
     leaves("", &expected["parameters"], &mut numbers);
-    let usual = run(lesson, entry.name, None, &[shorter]);
+    let usual = run(lesson, entry.name, None, shorter);
     let mut without_effect = Vec::new();
     for (path, value) in numbers.iter().filter_map(|leaf| leaf.split_once('=')) {
         let Ok(value) = value.parse::<f64>() else { continue };
-        if path.starts_with("cycles.") || value == 0.0 || shorter.starts_with(path) {
+        if path.starts_with("cycles.") || value == 0.0 || shorter.iter().any(|set| set.starts_with(path)) {
             continue;
         }
         let half = if value.fract() == 0.0 { (value / 2.0).floor() } else { value / 2.0 };
         let changes = [value * 2.0, half].iter().any(|other| {
-            let assignments =
-                [shorter, &format!("{path}={other}")].map(|text| text.parse().expect("an assignment"));
+            let changed = format!("{path}={other}");
+            let assignments = shorter.iter().copied().chain([changed.as_str()]);
+            let assignments: Vec<_> = assignments.map(|text| text.parse().expect("an assignment")).collect();
             // A refusal is an effect, too.
             entry.run(None, &assignments).map_or(true, |document| {
                 let text = serde_json::to_string(&document).expect("JSON");

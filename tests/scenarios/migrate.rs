@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::faults::{Said, orbitkv};
@@ -310,4 +310,43 @@ fn it_refuses_while_somebody_lives_or_a_key_was_changed() {
     said.refused(3, &["--archive /nowhere/archive.json"]);
     etcd.kill(0);
     orbitkv(&arguments("dry-run", &url, &[])).refused(5, &["does not answer"]);
+}
+
+/// Two operations that share state, in the layout of a plan.
+const OPERATIONS: &str = "
+[[operation]]
+name = \"query\"
+requests_per_day = 900
+touches = [\"blocks\"]
+
+[[operation]]
+name = \"save\"
+requests_per_day = 100
+touches = [\"blocks\", \"journal\"]
+
+[writes_per_day]
+blocks = 86400
+journal = 172800
+";
+
+#[test]
+fn a_plan_of_moves_is_made_of_a_file_and_what_is_no_plan_is_refused_by_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("operations.toml");
+    let path = file.display().to_string();
+    let plan = |text: &str| {
+        fs::write(&file, text).expect("a file");
+        orbitkv(&["migrate", "plan", &path, "--revert-after", "60s", "--scan-per-s", "10", "--json"])
+    };
+    let said = plan(OPERATIONS);
+    done(&said);
+    let steps = document(&said)["steps"].clone();
+    let column =
+        |name: &str| steps.as_array().expect("moves").iter().map(|step| step[name].clone()).collect();
+    let columns: [Vec<Value>; 3] = ["operation", "dual_writes_per_s", "revert_s"].map(column);
+    let expected = [json!(["query", "save"]), json!([1.0, 0.0]), json!([0.0, 18.0])];
+    assert_eq!(columns.map(Value::from), expected);
+    plan(&OPERATIONS.replace("journal =", "jurnal =")).refused(2, &[&path, "`journal`", "[writes_per_day]"]);
+    let idle = OPERATIONS.replace("= 900", "= 0").replace("= 100", "= 0");
+    plan(&idle).refused(2, &[&path, "no operation has any requests_per_day"]);
 }

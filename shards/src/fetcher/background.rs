@@ -7,6 +7,7 @@ use super::order::{Place, Turn};
 use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::resilience::gate::Class;
+use crate::resilience::retry::Allowance;
 use crate::time::Moment;
 
 pub(super) fn is_background(turn: Turn) -> bool {
@@ -30,6 +31,8 @@ impl Fetcher {
             fetch.clock.begin_anew(fetch.deadline, now);
             self.background -= 1;
             self.figures.promoted += 1;
+        } else {
+            fetch.clock.extend(fetch.deadline - late);
         }
         let (after, place, due) = (fetch.turn(), fetch.place, fetch.deadline);
         self.timers.remove(&(late, Timer::Deadline(copy)));
@@ -45,8 +48,8 @@ impl Fetcher {
     }
 
     /// Routes that a fetch of this class tries: what nobody waits for is not asked for twice.
-    pub(super) fn routes_max(&self, class: Class) -> u32 {
-        if class == Class::Background { 1 } else { self.settings.routes_max }
+    pub(super) fn routes(&self, class: Class) -> Allowance {
+        Allowance(if class == Class::Background { 1 } else { self.settings.routes_max })
     }
 
     /// Whether the first of a queue, which nobody waits for, may be asked for.

@@ -24,7 +24,7 @@ use super::{Fetcher, Timer};
 use crate::residents::CopyId;
 use crate::resilience::breaker::{self, Admission, Breaker, Change, OPEN_FOR, Outcome, Phase, Rule, Ticket};
 use crate::resilience::gate::Class;
-use crate::resilience::retry::{BUDGET_WINDOW, EveryWindow};
+use crate::resilience::retry::{Attempt, BUDGET_WINDOW, EveryWindow, RetryBudget};
 use crate::resilience::signature::Ending;
 use crate::time::Moment;
 
@@ -150,7 +150,7 @@ pub(super) struct Guard {
     rule: Option<Rule>,
     open_for: Duration,
     breakers: BTreeMap<SourceStream, Breaker>,
-    extra_asks: EveryWindow,
+    extra_asks: RetryBudget,
     /// What calls came to since the last turn.
     fates: Vec<(SourceStream, Call, Fate)>,
 }
@@ -158,7 +158,8 @@ pub(super) struct Guard {
 impl Guard {
     pub fn new(settings: GuardSettings) -> Guard {
         let (rule, open_for) = (settings.rule(), settings.open_for);
-        let extra_asks = EveryWindow::new(settings.extra_permille, settings.extra_burst, BUDGET_WINDOW);
+        let every = EveryWindow::new(settings.extra_permille, settings.extra_burst, BUDGET_WINDOW);
+        let extra_asks = RetryBudget::EveryWindow(every);
         Guard { rule, open_for, breakers: BTreeMap::new(), extra_asks, fates: Vec::new() }
     }
 
@@ -202,7 +203,9 @@ impl Guard {
                 None => breaker.close(),
             }
         }
-        self.extra_asks.set_share(settings.extra_permille);
+        if let RetryBudget::EveryWindow(every) = &mut self.extra_asks {
+            every.set_share(settings.extra_permille);
+        }
     }
 
     pub fn note(&mut self, source: SourceStream, call: Call, fate: Fate) {
@@ -263,7 +266,7 @@ impl Fetcher {
         if !fetch.was_placed {
             fetch.was_placed = true;
             self.figures.first_asks += 1;
-            self.guard.extra_asks.on_first();
+            self.guard.extra_asks.on_call(Attempt::default());
         }
         if fetch.owes && !self.guard.allow_extra(now) {
             self.figures.extra_asks_refused += 1;

@@ -2,7 +2,6 @@
 //! for a while, and left alone for a pause after they were lost.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use orbitkv_wire::inventory::SourceStream;
 use orbitkv_wire::payload::Transport;
@@ -11,7 +10,8 @@ use super::effect::{CloseCause, ConnectionId, DialId, FetcherEffect, Violation};
 use super::guard::Fate;
 use super::operation::Ending;
 use super::order::{Place, Route, Setback, Turn};
-use super::{Fetcher, FetcherSettings, Timer};
+use super::{Fetcher, Timer};
+use crate::resilience::retry::{Attempt, Backoff};
 use crate::time::Moment;
 
 /// Number of a line, unique in the life of the room.
@@ -264,11 +264,12 @@ impl Fetcher {
     }
 
     fn rest_line(&mut self, id: LineId, now: Moment) {
-        let settings = self.settings;
-        let origin = self.origin;
+        let backoff = Backoff { base: self.settings.redial_min, cap: self.settings.redial_max };
+        let seed = self.origin ^ id.0;
         let line = self.lines.get_mut(&id).expect("a line that is lost");
-        line.failures = (line.failures + 1).min(31);
-        line.reach = Reach::Closed(now + pause(&settings, line.failures, origin ^ id.0));
+        line.failures = line.failures.saturating_add(1);
+        let pause = backoff.pause_from_base(Attempt(line.failures), scatter(seed, line.failures));
+        line.reach = Reach::Closed(now + pause);
         line.used = now;
         self.is_due = true;
     }
@@ -333,15 +334,11 @@ impl Fetcher {
     }
 }
 
-/// The pause before a line is dialed again, after so many losses in a row; spread, so that the cores of many
-/// nodes do not dial together.
-fn pause(settings: &FetcherSettings, failures: u32, seed: u64) -> Duration {
-    let least = settings.redial_min.as_nanos() as u64;
-    let most = settings.redial_max.as_nanos() as u64;
-    let span = least.saturating_mul(2u64.saturating_pow(failures)).clamp(least, most) - least;
-    // SplitMix64: every seed gives another pause.
+/// A number that every seed and every loss in a row give another of, so that the cores of many nodes do not dial together
+/// (SplitMix64).
+fn scatter(seed: u64, failures: u32) -> u64 {
     let mut mixed = seed.wrapping_add(u64::from(failures).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    Duration::from_nanos(least + (mixed ^ (mixed >> 31)) % (span + 1))
+    mixed ^ (mixed >> 31)
 }

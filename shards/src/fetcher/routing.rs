@@ -11,6 +11,7 @@ use crate::planner::Load;
 use crate::residents::CopyId;
 use crate::resilience::deadline::Step;
 use crate::resilience::gate::Class;
+use crate::resilience::retry;
 use crate::time::Moment;
 
 impl Fetcher {
@@ -53,7 +54,7 @@ impl Fetcher {
         fetch.clock.enter(Step::Wait, now);
         fetch.routes.retain(|route| self.is_usable(&route.candidate.source));
         let class = fetch.order.class;
-        let may_try = self.admits() && fetch.tried < self.routes_max(class);
+        let may_try = self.admits() && self.routes(class).allows(retry::Attempt(fetch.tried));
         let rests = |route: &Route| self.rests_until(route, now);
         let is_asked = |route: &Route| self.guard.admits(&route.candidate.source, class, now);
         let next = (fetch.routes.iter().position(|route| is_asked(route) && rests(route).is_none()))

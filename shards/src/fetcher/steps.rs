@@ -20,6 +20,7 @@ use super::order::{Fetch, Setback};
 use crate::residents::CopyId;
 use crate::resilience::deadline::{RecoveryTimer, Step, StepTimer};
 use crate::resilience::gate::Class;
+use crate::resilience::retry::Attempt;
 use crate::time::Moment;
 
 /// The steps of one fetch in time.
@@ -40,6 +41,11 @@ impl StepClock {
     /// Somebody waits for the fetch from `now` on, and until `deadline`: what was used before took nobody's time.
     pub fn begin_anew(&mut self, deadline: Moment, now: Moment) {
         *self = StepClock { step: self.step, ..StepClock::new(deadline, now) };
+    }
+
+    /// Somebody waits for so much longer.
+    pub fn extend(&mut self, more: Duration) {
+        self.timer.extend(more);
     }
 
     /// The fetch is at this step now; nothing happens if it was there.
@@ -147,7 +153,7 @@ impl Fetcher {
     fn has_route_beside(&self, fetch: &Fetch, source: &SourceStream, now: Moment) -> bool {
         let class = fetch.order.class;
         let mut others = fetch.routes.iter().filter(|route| route.candidate.source != *source);
-        let may_try = self.admits() && fetch.tried + 1 < self.routes_max(class);
+        let may_try = self.admits() && self.routes(class).allows_after(Attempt(fetch.tried));
         may_try
             && others.any(|route| {
                 let other = &route.candidate.source;

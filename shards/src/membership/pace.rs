@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::resilience::retry::{Attempt, Backoff};
 use crate::time::Moment;
 
 /// Bounds of a pause.
@@ -46,25 +47,25 @@ impl Pace {
 
     /// A try failed: the next one waits between the shortest pause and one that doubles each time.
     pub fn fail(&mut self, now: Moment) {
-        let most =
-            self.bounds.min.saturating_mul(2u32.saturating_pow(self.failures + 1)).min(self.bounds.max);
-        self.failures = (self.failures + 1).min(31);
-        self.rest(self.bounds.min, most, now);
+        self.failures = self.failures.saturating_add(1);
+        let backoff = Backoff { base: self.bounds.min, cap: self.bounds.max };
+        let pause = backoff.pause_from_base(Attempt(self.failures), self.random());
+        self.due = now + pause;
     }
 
     /// Waits for about as long as it makes sense to, from half of `most` on.
     pub fn wait(&mut self, most: Duration, now: Moment) {
-        self.rest(most / 2, most, now);
+        let backoff = Backoff { base: most / 2, cap: most };
+        let pause = backoff.pause_from_base(Attempt(1), self.random());
+        self.due = now + pause;
     }
 
-    fn rest(&mut self, least: Duration, most: Duration, now: Moment) {
-        // SplitMix64: every seed gives another sequence.
+    /// The next number of its sequence. SplitMix64: every seed gives another.
+    fn random(&mut self) -> u64 {
         self.jitter = self.jitter.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.jitter;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        let span = most.saturating_sub(least).as_nanos() as u64;
-        self.due = now + least + Duration::from_nanos(mixed % (span + 1));
+        mixed ^ (mixed >> 31)
     }
 }

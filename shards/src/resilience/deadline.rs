@@ -155,6 +155,12 @@ impl RecoveryTimer {
     pub fn of_recovery(remaining: Duration) -> RecoveryTimer {
         StepTimer::new(remaining, &RECOVERY_WEIGHTS, Split::default(), GivingUp::default())
     }
+
+    /// There is so much more time than it began with: each step has its share of that, too.
+    pub fn extend(&mut self, more: Duration) {
+        self.remaining = self.remaining.plus(more);
+        self.shares = Split::default().shares(self.elapsed().plus(self.remaining), &RECOVERY_WEIGHTS);
+    }
 }
 
 impl<T: Spell, const STEPS: usize> StepTimer<T, STEPS> {
@@ -249,6 +255,16 @@ mod tests {
         assert_eq!(timer.on_limit(Step::Wait as usize), Aftermath::Nothing, "it has no share");
         let mut model = StepTimer::new(10.0, &[1.0], Split::Greedy, GivingUp::Abandons);
         assert_eq!(model.on_limit(0), Aftermath::Nothing);
+    }
+
+    #[test]
+    fn more_time_is_everybodys() {
+        let mut timer = StepTimer::of_recovery(200 * MS);
+        timer.on_done(Step::Authorize as usize, 15 * MS);
+        timer.extend(800 * MS);
+        assert_eq!(timer.limit(Step::Transfer as usize), 550 * MS);
+        timer.on_done(Step::Prepare as usize, 900 * MS);
+        assert_eq!(timer.limit(Step::Transfer as usize), 85 * MS, "of a second, in all");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Throttle {
     /// # Errors
     /// Says when there may be enough.
     pub fn take(&mut self, amount: f64) -> Result<(), Throttled> {
-        if self.tokens >= amount {
+        if self.has(amount) {
             self.tokens -= amount;
             return Ok(());
         }
@@ -121,10 +121,14 @@ impl Throttle {
     /// Says when they may, if nothing else takes any until then.
     pub fn admits(&self, amount: f64) -> Result<(), Throttled> {
         let wanted = amount.min(self.full());
-        if self.tokens >= wanted {
+        if self.has(wanted) {
             return Ok(());
         }
         Err(Throttled { retry_after: self.wait_for(wanted) })
+    }
+
+    fn has(&self, tokens: f64) -> bool {
+        self.tokens >= tokens
     }
 
     /// Most tokens that there can be.

@@ -12,16 +12,8 @@ pub use every_window::EveryWindow;
 
 /// Calls that may be made for one request of a node: the first plan and two more.
 pub const CALLS: u32 = 3;
-/// Extra calls of a node for each first call.
-pub const EXTRA_SHARE: f64 = 0.10;
 /// How far back a node's budget looks.
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// Ceiling of a node's first pause.
-pub const PAUSE_BASE: Duration = Duration::from_millis(2);
-/// Ceiling of any pause.
-pub const PAUSE_CAP: Duration = Duration::from_millis(100);
-/// Parts that a sliding window is kept in: what is older leaves a part at a time.
-const WINDOW_PARTS: usize = 10;
 
 /// The number of a call for a request: 0 is the first. It travels with the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +23,7 @@ pub struct Attempt(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance(pub u32);
 
-/// Exponential pauses with full jitter.
+/// Exponential pauses with jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// Ceiling of the pause after the first call.
@@ -40,30 +32,21 @@ pub struct Backoff {
     pub cap: Duration,
 }
 
-/// How far back calls count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Span {
-    /// From the beginning; an extra call counts when it is made (the models').
-    Whole,
-    /// A sliding window; an extra call counts from when it is allowed, so that many failures in one instant
-    /// are not all told that there is room.
-    Sliding(Duration),
-}
-
 /// Extra calls against first calls.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RetryBudget {
-    extra_share: f64,
-    span: Span,
-    parts: [Part; WINDOW_PARTS],
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Part {
-    /// Which part of time it counts, in multiples of a part's length.
-    number: u64,
-    first: u64,
-    extra: u64,
+#[derive(Clone, Debug)]
+pub enum RetryBudget {
+    /// A share of all from the beginning; an extra call counts when it is made (the models').
+    Whole {
+        /// Extra calls for each first call.
+        extra_share: f64,
+        /// First calls made.
+        first: u64,
+        /// Extra calls made.
+        extra: u64,
+    },
+    /// In every window (a node's); an extra call counts from when it is allowed, so that many failures in one
+    /// instant are not all told that there is room.
+    EveryWindow(EveryWindow),
 }
 
 /// What becomes of a request whose call failed.
@@ -78,7 +61,7 @@ pub enum Verdict {
 }
 
 /// Allowance, budget and pauses of one place that retries.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Retries {
     allowance: Allowance,
     backoff: Backoff,
@@ -92,10 +75,16 @@ impl Allowance {
         Allowance(tries.saturating_pow(layers))
     }
 
+    /// Whether this call may be made.
+    #[must_use]
+    pub const fn allows(self, attempt: Attempt) -> bool {
+        attempt.0 < self.0
+    }
+
     /// Whether a call may follow this one.
     #[must_use]
     pub const fn allows_after(self, attempt: Attempt) -> bool {
-        attempt.0 + 1 < self.0
+        self.allows(Attempt(attempt.0 + 1))
     }
 }
 
@@ -109,78 +98,44 @@ impl Backoff {
             .min(self.cap)
     }
 
-    /// The pause after this call for a draw from [0, 1): whole nanoseconds, below the ceiling.
+    /// The pause after this call for a draw from [0, 1), with full jitter: whole nanoseconds, below the ceiling.
     #[must_use]
     pub fn pause(&self, attempt: Attempt, draw: f64) -> Duration {
         Duration::from_nanos((draw * self.ceiling(attempt).as_nanos() as f64) as u64)
     }
+
+    /// The pause after this call of whoever is not to come back at once, for any random number: from the base to the
+    /// ceiling.
+    #[must_use]
+    pub fn pause_from_base(&self, attempt: Attempt, random: u64) -> Duration {
+        let span = self.ceiling(attempt).saturating_sub(self.base).as_nanos() as u64;
+        self.base + Duration::from_nanos(random % (span + 1))
+    }
 }
 
 impl RetryBudget {
-    /// A budget of so many extra calls for each first call.
+    /// A budget of so many extra calls for each first call, from the beginning.
     #[must_use]
-    pub fn new(extra_share: f64, span: Span) -> RetryBudget {
-        RetryBudget { extra_share, span, parts: [Part::default(); WINDOW_PARTS] }
-    }
-
-    fn part(&mut self, now: Moment) -> &mut Part {
-        let number = match self.span {
-            Span::Whole => 0,
-            Span::Sliding(window) => {
-                now.0 / u64::try_from(window.as_nanos() / WINDOW_PARTS as u128).unwrap_or(u64::MAX).max(1)
-            }
-        };
-        for part in &mut self.parts {
-            if number.saturating_sub(part.number) >= WINDOW_PARTS as u64 {
-                *part = Part::default();
-            }
-        }
-        let part = &mut self.parts[(number % WINDOW_PARTS as u64) as usize];
-        if part.number != number {
-            *part = Part { number, ..Part::default() };
-        }
-        part
-    }
-
-    fn totals(&self) -> (u64, u64) {
-        self.parts.iter().fold((0, 0), |(first, extra), part| (first + part.first, extra + part.extra))
+    pub const fn whole(extra_share: f64) -> RetryBudget {
+        RetryBudget::Whole { extra_share, first: 0, extra: 0 }
     }
 
     /// Takes a call that is being made.
-    pub fn on_call(&mut self, attempt: Attempt, now: Moment) {
-        let counts_extra = self.span == Span::Whole;
-        let part = self.part(now);
-        match attempt {
-            Attempt(0) => part.first += 1,
-            _ if counts_extra => part.extra += 1,
-            _ => {}
+    pub fn on_call(&mut self, attempt: Attempt) {
+        match (self, attempt) {
+            (RetryBudget::Whole { first, .. }, Attempt(0)) => *first += 1,
+            (RetryBudget::Whole { extra, .. }, _) => *extra += 1,
+            (RetryBudget::EveryWindow(budget), Attempt(0)) => budget.on_first(),
+            (RetryBudget::EveryWindow(_), _) => {}
         }
     }
 
-    /// Whether an extra call may follow; in a sliding window it is counted with that.
+    /// Whether an extra call may follow; in every window it is counted with that.
     pub fn allow(&mut self, now: Moment) -> bool {
-        self.part(now);
-        let (first, extra) = self.totals();
-        let room = self.extra_share * first as f64;
-        match self.span {
-            Span::Whole => extra as f64 <= room,
-            Span::Sliding(_) => {
-                let fits = (extra + 1) as f64 <= room;
-                self.part(now).extra += u64::from(fits);
-                fits
-            }
+        match self {
+            RetryBudget::Whole { extra_share, first, extra } => *extra as f64 <= *extra_share * *first as f64,
+            RetryBudget::EveryWindow(budget) => budget.allow(now),
         }
-    }
-}
-
-impl Default for Retries {
-    fn default() -> Retries {
-        let backoff = Backoff { base: PAUSE_BASE, cap: PAUSE_CAP };
-        Retries::new(
-            Allowance(CALLS),
-            backoff,
-            Some(RetryBudget::new(EXTRA_SHARE, Span::Sliding(BUDGET_WINDOW))),
-        )
     }
 }
 
@@ -192,9 +147,9 @@ impl Retries {
     }
 
     /// Takes a call that is being made.
-    pub fn on_call(&mut self, attempt: Attempt, now: Moment) {
+    pub fn on_call(&mut self, attempt: Attempt) {
         if let Some(budget) = &mut self.budget {
-            budget.on_call(attempt, now);
+            budget.on_call(attempt);
         }
     }
 
@@ -215,13 +170,6 @@ impl Retries {
     pub fn pause(&self, attempt: Attempt, draw: f64) -> Duration {
         self.backoff.pause(attempt, draw)
     }
-
-    /// When the next call is due after this one failed; `None` if that would be past the first deadline,
-    /// which no retry moves.
-    #[must_use]
-    pub fn due(&self, attempt: Attempt, draw: f64, now: Moment, deadline: Moment) -> Option<Moment> {
-        Some(now + self.pause(attempt, draw)).filter(|due| *due < deadline)
-    }
 }
 
 #[cfg(test)]
@@ -232,45 +180,42 @@ mod tests {
         Moment(milliseconds * 1_000_000)
     }
 
+    fn of_a_node() -> Retries {
+        let backoff = Backoff { base: Duration::from_millis(2), cap: Duration::from_millis(100) };
+        let budget = RetryBudget::EveryWindow(EveryWindow::new(100, 10, BUDGET_WINDOW));
+        Retries::new(Allowance(CALLS), backoff, Some(budget))
+    }
+
     #[test]
-    fn a_node_makes_two_more_calls_within_the_first_deadline() {
-        let mut retries = Retries::default();
-        (0..100).for_each(|_| retries.on_call(Attempt(0), at(0)));
+    fn a_node_makes_two_more_calls() {
+        let mut retries = of_a_node();
+        (0..100).for_each(|_| retries.on_call(Attempt(0)));
         assert_eq!(retries.on_failure(Attempt(0), at(0)), Verdict::Again(Attempt(1)));
         assert_eq!(retries.on_failure(Attempt(1), at(0)), Verdict::Again(Attempt(2)));
         assert_eq!(retries.on_failure(Attempt(2), at(0)), Verdict::AllowanceSpent);
-        assert_eq!(retries.due(Attempt(0), 0.5, at(10), at(12)), Some(at(11)));
-        assert_eq!(
-            retries.due(Attempt(0), 0.5, at(11), at(12)),
-            None,
-            "the deadline is that of the first call"
-        );
+        let allowance = Allowance(CALLS);
+        assert_eq!([2, 3].map(|number| allowance.allows(Attempt(number))), [true, false]);
     }
 
     #[test]
     fn a_tenth_of_the_first_calls_and_not_one_more() {
-        let mut retries = Retries::default();
-        (0..100).for_each(|_| retries.on_call(Attempt(0), at(0)));
-        let again = |retries: &mut Retries, now| retries.on_failure(Attempt(0), now) != Verdict::BudgetSpent;
+        let mut retries = of_a_node();
+        (0..100).for_each(|_| retries.on_call(Attempt(0)));
         // All fail in one instant, before any extra call is made.
-        assert_eq!((0..100).filter(|_| again(&mut retries, at(1))).count(), 10);
-        retries.on_call(Attempt(1), at(2));
-        assert!(!again(&mut retries, at(9_000)), "the window has not moved on");
-        (0..10).for_each(|_| retries.on_call(Attempt(0), at(12_000)));
-        assert!(
-            again(&mut retries, at(12_000)) && !again(&mut retries, at(12_000)),
-            "old calls are forgotten"
-        );
+        let again = |retries: &mut Retries| retries.on_failure(Attempt(0), at(1)) != Verdict::BudgetSpent;
+        assert_eq!((0..100).filter(|_| again(&mut retries)).count(), 10);
+        retries.on_call(Attempt(1));
+        assert_eq!(retries.on_failure(Attempt(0), at(9_000)), Verdict::BudgetSpent, "the window is open");
     }
 
     #[test]
     fn the_models_budget_counts_from_the_beginning() {
-        let mut budget = RetryBudget::new(0.5, Span::Whole);
-        budget.on_call(Attempt(0), at(0));
+        let mut budget = RetryBudget::whole(0.5);
+        budget.on_call(Attempt(0));
         assert!(budget.allow(at(0)) && budget.allow(at(0)), "nothing is counted before it is made");
-        budget.on_call(Attempt(1), at(0));
+        budget.on_call(Attempt(1));
         assert!(!budget.allow(at(1_000_000)));
-        budget.on_call(Attempt(0), at(2_000_000));
+        budget.on_call(Attempt(0));
         assert!(budget.allow(at(3_000_000)));
     }
 
@@ -282,6 +227,11 @@ mod tests {
         assert_eq!(backoff.ceiling(Attempt(1_000)), backoff.cap);
         assert_eq!(backoff.pause(Attempt(3), 0.99), Duration::from_nanos(15));
         assert_eq!(backoff.pause(Attempt(3), 0.0), Duration::ZERO);
+        let from_base = |attempt, random| backoff.pause_from_base(Attempt(attempt), random).as_nanos();
+        assert_eq!([0, 1, 2, 3].map(|random| from_base(1, random)), [2, 3, 4, 2]);
+        assert_eq!((from_base(0, u64::MAX), from_base(u32::MAX, 30), from_base(9, 31)), (2, 32, 2));
+        let narrow = Backoff { cap: Duration::from_nanos(1), ..backoff };
+        assert_eq!(narrow.pause_from_base(Attempt(5), 77), narrow.base);
     }
 
     #[test]

@@ -16,6 +16,10 @@ use crate::quantity::Span;
 
 /// Largest file of operations.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Most operations: every move looks at all that are left.
+const OPERATIONS_MAX: usize = 256;
+/// Most requests or writes a day of one entry: more than 11 million a second.
+const PER_DAY_MAX: u64 = 1_000_000_000_000;
 
 /// Arguments of `orbitkv migrate plan`.
 #[derive(Clone, Debug, Args)]
@@ -80,8 +84,40 @@ fn parse(text: &str) -> Result<Document, String> {
     if document.operation.is_empty() {
         return Err("it has no [[operation]]; describe at least one".to_owned());
     }
-    match document.operation.iter().find(|operation| !names.insert(&operation.name)) {
-        Some(twice) => Err(format!("the operation `{}` stands there twice; name each once", twice.name)),
+    if document.operation.len() > OPERATIONS_MAX {
+        let operations = document.operation.len();
+        return Err(format!("{operations} operations, and a plan has at most {OPERATIONS_MAX}; join some"));
+    }
+    if let Some(twice) = document.operation.iter().find(|operation| !names.insert(&operation.name)) {
+        return Err(format!("the operation `{}` stands there twice; name each once", twice.name));
+    }
+    let volumes = document.operation.iter().map(|operation| (&operation.name, operation.requests_per_day));
+    let mut rates =
+        volumes.clone().chain(document.writes_per_day.iter().map(|(state, writes)| (state, *writes)));
+    if let Some((name, rate)) = rates.find(|(_, rate)| *rate > PER_DAY_MAX) {
+        return Err(format!(
+            "`{name}` has {rate} a day, and at most {PER_DAY_MAX} are planned with; lower it"
+        ));
+    }
+    if volumes.map(|(_, volume)| volume).sum::<u64>() == 0 {
+        return Err("no operation has any requests_per_day; give those that are asked for some".to_owned());
+    }
+    for operation in &document.operation {
+        if let Some(state) =
+            operation.touches.iter().find(|state| !document.writes_per_day.contains_key(*state))
+        {
+            let name = &operation.name;
+            return Err(format!(
+                "`{name}` touches `{state}`, of which [writes_per_day] says nothing; write 0 there if nobody writes it"
+            ));
+        }
+    }
+    let is_touched =
+        |state: &&String| document.operation.iter().any(|operation| operation.touches.contains(*state));
+    match document.writes_per_day.keys().find(|state| !is_touched(state)) {
+        Some(state) => {
+            Err(format!("[writes_per_day] has `{state}`, which no operation touches; correct or drop it"))
+        }
         None => Ok(document),
     }
 }
@@ -191,10 +227,33 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_plan_is_refused() {
-        for text in ["", "operation = []", &FILE.replace("save", "query"), &FILE.replace("touches", "touch")]
-        {
-            assert!(parse(text).is_err(), "{text}");
+    fn a_file_that_is_no_plan_is_refused_by_what_is_wrong_with_it() {
+        let without_requests = FILE.replace("= 900", "= 0").replace("= 100", "= 0");
+        let refused = [
+            ("".to_owned(), "missing field `operation`"),
+            ("operation = []".to_owned(), "describe at least one"),
+            (FILE.replace("save", "query"), "`query` stands there twice"),
+            (FILE.replace("touches", "touch"), "unknown field `touch`"),
+            (without_requests, "no operation has any requests_per_day"),
+            (
+                FILE.replace("journal = ", "jurnal = "),
+                "touches `journal`, of which [writes_per_day] says nothing",
+            ),
+            (
+                FILE.replace("[writes_per_day]", "[writes_per_day]\nlog = 1"),
+                "has `log`, which no operation touches",
+            ),
+            (FILE.replace("= 86400", "= 1000000000001"), "`blocks` has 1000000000001 a day"),
+            (
+                (0..257)
+                    .map(|n| format!("[[operation]]\nname = \"{n}\"\nrequests_per_day = 1\ntouches = []\n"))
+                    .collect(),
+                "257 operations",
+            ),
+        ];
+        for (text, why) in refused {
+            let refusal = parse(&text).err().unwrap_or_else(|| panic!("taken: {text}"));
+            assert!(refusal.contains(why), "{refusal}");
         }
     }
 }

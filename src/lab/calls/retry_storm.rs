@@ -1,6 +1,6 @@
 //! Lesson 4, `retry-storm`: retries of a dependency that is out or overloaded, with and without a budget.
 
-use orbitkv_shards::resilience::retry::{Allowance, Attempt, Backoff, Retries, RetryBudget, Span, Verdict};
+use orbitkv_shards::resilience::retry::{Allowance, Attempt, Backoff, Retries, RetryBudget, Verdict};
 use orbitkv_shards::time::Moment;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Counts {
 impl Parameters {
     fn retries(&self, allowed: u32, budget: Option<f64>) -> Retries {
         let backoff = self.backoff();
-        Retries::new(Allowance(allowed), backoff, budget.map(|share| RetryBudget::new(share, Span::Whole)))
+        Retries::new(Allowance(allowed), backoff, budget.map(RetryBudget::whole))
     }
 
     const fn backoff(&self) -> Backoff {
@@ -122,7 +122,7 @@ impl Parameters {
             counts.window_calls += if in_window { calls.len() as u64 } else { 0 };
             for (place, attempt) in calls.into_iter().enumerate() {
                 let now = Moment(u64::from(round));
-                retries.on_call(attempt, now);
+                retries.on_call(attempt);
                 match attempt {
                     Attempt(0) => counts.first += 1,
                     _ => counts.extra += 1,

@@ -74,6 +74,8 @@ fn a_repeated_request_is_answered_as_before_and_done_once() {
         assert_eq!(raw.ask_bytes(&release).status(), Status::Ok);
     }
     node.await_nothing_held();
+    let engine = &node.metadata().shards[0].engine;
+    assert_eq!((engine.repeats_suppressed, engine.repeats_too_late), (3 + 2 + 1 + 2, 0));
     // Another connection's ids are its own.
     let (mut other, _) = registered(&node);
     let (others, _) = slots(&mut other, &reserve_frame(100, 10..12));

@@ -161,6 +161,20 @@ fn who_has_another_route_does_not_wait_longer_than_its_share_for_an_answer() {
 }
 
 #[test]
+fn who_comes_to_wait_longer_gives_every_step_its_share_of_that() {
+    let stall_wait = Duration::from_secs(5);
+    let mut rig = Rig::with(FetcherSettings { stall_wait, ..FetcherSettings::default() });
+    rig.begin_within(order(1, u64::from(BYTES)), &[at("a"), at("b")], 6_000);
+    rig.connect();
+    rig.room.on_awaited(CopyId(1), rig.now + Duration::from_secs(10), rig.now);
+    rig.step();
+    rig.pass(999);
+    assert_eq!(rig.room.figures().left_silent, 0);
+    rig.pass(1);
+    assert_eq!(rig.room.figures().left_silent, 1);
+}
+
+#[test]
 fn a_source_that_everybody_leaves_is_told_and_its_call_has_failed() {
     let mut rig = patient(GuardSettings::default());
     rig.cancel(2);

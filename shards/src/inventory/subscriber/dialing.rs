@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{StreamId, SubscriberSettings};
+use crate::resilience::retry::{Attempt, Backoff};
 
 /// Dials that nobody has answered, and streams that wait for their turn.
 #[derive(Debug, Default)]
@@ -47,8 +48,6 @@ impl Dials {
 
 /// The pause before a stream is dialed again, after so many failures in a row.
 pub(super) fn pause(settings: &SubscriberSettings, failures: u32, jitter: u64) -> Duration {
-    let least = settings.redial_min.as_nanos() as u64;
-    let most = settings.redial_max.as_nanos() as u64;
-    let span = least.saturating_mul(2u64.saturating_pow(failures + 1)).clamp(least, most) - least;
-    Duration::from_nanos(least + jitter % (span + 1))
+    let backoff = Backoff { base: settings.redial_min, cap: settings.redial_max };
+    backoff.pause_from_base(Attempt(failures.saturating_add(1)), jitter)
 }
