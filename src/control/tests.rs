@@ -140,6 +140,7 @@ impl NodePort for FakeNode {
             roster: Roster::new(revision, answers.members.iter()),
             figures: Figures::default(),
             disputed: Vec::new(),
+            foreign_hash: Vec::new(),
             traffic: Traffic::default(),
         })
     }
