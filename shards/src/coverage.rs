@@ -146,7 +146,7 @@ enum Gate {
     Lowering { revision: u64, missing: BTreeSet<ShardIndex> },
     /// All cores stand at the revision.
     Raised { revision: u64 },
-    /// Cores are told of a map that is of this revision in part: none is raised.
+    /// Cores are told of a map that is of this revision in part, or leaves a member out: none is raised.
     Partial { revision: u64 },
     /// The snapshot of this revision was found invalid; it may be read again.
     Invalid { revision: u64 },
@@ -178,8 +178,9 @@ impl RaiseGate {
         true
     }
 
-    /// A map to mail as `lower(revision)` to every core, of which only some records are as new as that: nobody may call
-    /// anything absent by it, so no core is raised before a whole one. False if it is older than the last one.
+    /// A map to mail as `lower(revision)` to every core, of which only some records are as new as that, or which leaves
+    /// a member out: nobody may call anything absent by it, so no core is raised before a whole one. False if it is
+    /// older than the last one.
     pub fn lower_in_part(&mut self, revision: u64) -> bool {
         let late = self.revision().is_some_and(|last| revision < last);
         if !late {

@@ -9,7 +9,7 @@ use super::table::Table;
 use super::{NodeAddress, fail_client, say};
 use crate::control::metadata::{MetadataPage, Phase};
 use crate::control::policy::view::ConfigView;
-use crate::control::report::{FetchingReport, LendingReport, SsdReport, SsdState};
+use crate::control::report::{FetchingReport, LendingReport, PacketsReport, SsdReport, SsdState};
 use crate::control::sources;
 use crate::exit::Exit;
 use crate::quantity::ByteSize;
@@ -84,6 +84,15 @@ fn receive(page: &MetadataPage) -> String {
         rounded(sum(|fetching| fetching.window_bytes)),
         rounded(sum(|fetching| fetching.queued_bytes))
     )
+}
+
+/// How many packets went to peers, and how many of them were lost on the way.
+fn packets(page: &MetadataPage) -> String {
+    let peers = page.shards.iter().filter_map(|report| report.peers.as_ref());
+    let sum = |of: fn(&PacketsReport) -> u64| peers.clone().map(|peers| of(&peers.packets)).sum::<u64>();
+    let (sent, lost) = (sum(|packets| packets.sent), sum(|packets| packets.lost));
+    let percent = lost as f64 * 100.0 / sent.max(1) as f64;
+    format!("{sent} sent to peers, {lost} of them lost ({percent:.1} %)")
 }
 
 /// Which settings hold, and why not others.
@@ -172,7 +181,12 @@ pub fn screen(page: &MetadataPage) -> String {
         ),
     ];
     let of_cluster = (!page.standalone).then(|| {
-        [("receive", receive(page)), ("egress", egress(page)), ("settings", settings(&page.config))]
+        [
+            ("receive", receive(page)),
+            ("egress", egress(page)),
+            ("packets", packets(page)),
+            ("settings", settings(&page.config)),
+        ]
     });
     let lines = lines.into_iter().chain(of_cluster.into_iter().flatten());
     let mut text: String = lines.map(|(name, value)| format!("{name:<12} {value}\n")).collect();

@@ -13,7 +13,7 @@ use orbitkv_wire::inventory::{Kind, OpenRefusal};
 
 use super::report::{
     ArenaReport, BreakerReport, EngineReport, FetchingReport, HandshakesReport, JobsReport, JournalReport,
-    LendingReport, PeerFrames, PeersReport, PerMedium, PoolReport, PrefetchReport, QueuePeaks,
+    LendingReport, PacketsReport, PeerFrames, PeersReport, PerMedium, PoolReport, PrefetchReport, QueuePeaks,
     ReferencesReport, RetentionReport, SaveRefusals, ServiceReport, ShardReport, SsdBreakerReport, SsdFault,
     SsdReport, SsdState, StepsReport, ThrottledReport, TurnReport,
 };
@@ -251,6 +251,11 @@ fn peers_report(report: &peers::PeersReport) -> PeersReport {
         connections: endpoint.connections_now,
         datagrams_received: endpoint.datagrams_received,
         datagrams_dropped: endpoint.dropped_unknown + endpoint.dropped_stray,
+        packets: PacketsReport {
+            sent: endpoint.packets_sent,
+            lost: endpoint.packets_lost,
+            congestion_events: endpoint.congestion_events,
+        },
         handshakes: HandshakesReport {
             completed: endpoint.handshakes,
             failed: endpoint.handshakes_failed,

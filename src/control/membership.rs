@@ -252,6 +252,7 @@ impl Membership {
             }
         };
         let (figures, traffic) = (sight.figures, sight.traffic);
+        let foreign_hash = sight.foreign_hash.iter().map(|(node, version)| (node.to_string(), *version));
         let words = sight.standing.to_string();
         let (validity, detail) = words.split_once(": ").unwrap_or((&words, ""));
         Membership {
@@ -270,6 +271,7 @@ impl Membership {
             rereads: figures.rereads,
             lookups: figures.lookups,
             disputed: sight.disputed.iter().map(ToString::to_string).collect(),
+            foreign_hash: foreign_hash.collect(),
             renewals: figures.renewals,
             etcd_requests: traffic.requests,
             etcd_sent_bytes: traffic.sent_bytes,

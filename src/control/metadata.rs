@@ -117,7 +117,7 @@ pub struct Membership {
     pub detail: String,
     /// The registered life, as UUID text; none while there is none.
     pub incarnation: Option<String>,
-    /// Every member as last read, this node included, in the order of names.
+    /// Every member as last read that may be spoken to, this node included, in the order of names.
     pub members: Vec<MemberRow>,
     /// Lives registered by this process.
     pub registrations: u64,
@@ -139,6 +139,9 @@ pub struct Membership {
     pub lookups: u64,
     /// Members at whose address somebody has shown another key than etcd confirms.
     pub disputed: Vec<String>,
+    /// Members that place keys on shards by another hash than this node, with its version. They are left out:
+    /// `members` has none of them.
+    pub foreign_hash: BTreeMap<String, u16>,
     /// Renewals of the lease that were acknowledged.
     pub renewals: u64,
     /// Requests to etcd, renewals and signs of life included.

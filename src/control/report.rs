@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::report::{DURATION_BOUNDS_NS, Durations};
 
 pub use peers::{
-    BreakerReport, FetchingReport, HandshakesReport, LendingReport, PeerFrames, PeersReport,
+    BreakerReport, FetchingReport, HandshakesReport, LendingReport, PacketsReport, PeerFrames, PeersReport,
     ReferencesReport, StepsReport,
 };
 

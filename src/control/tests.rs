@@ -22,7 +22,7 @@ use super::http::{BODY_BYTES_MAX, HttpSettings, NodePort, PortError, ShardFence,
 use super::metadata::{NodeIdentity, Phase};
 use super::owners::OwnersPage;
 use super::policy::view::ConfigView;
-use super::report::{NamespaceRow, PeersReport, ShardReport};
+use super::report::{NamespaceRow, PacketsReport, PeersReport, ShardReport};
 use super::zones::ZonesReport;
 use crate::cli::http_client::{ClientError, HttpClient};
 use crate::exit::Exit;
@@ -140,6 +140,7 @@ impl NodePort for FakeNode {
             roster: Roster::new(revision, answers.members.iter()),
             figures: Figures::default(),
             disputed: Vec::new(),
+            foreign_hash: Vec::new(),
             traffic: Traffic::default(),
         })
     }
@@ -464,6 +465,24 @@ fn metrics_are_text_with_bounded_labels() {
     }
     assert!(!text.contains("life"), "no label carries an incarnation");
     assert!(text.lines().all(|line| line.starts_with("# ") || line.starts_with("orbitkv_")), "{text}");
+}
+
+#[test]
+fn packets_to_peers_are_counted_with_what_was_lost_of_them() {
+    let api = Running::start(Start::default());
+    let packets = PacketsReport { sent: 900, lost: 9, congestion_events: 2 };
+    let peers = Some(PeersReport { packets, ..PeersReport::default() });
+    api.answers(|answers| answers.reports = Ok(vec![ShardReport { peers, ..report(0, "life", 7) }]));
+    let text = api.get("/metrics").1;
+    for line in [
+        "orbitkv_peer_packets_total{shard=\"0\",kind=\"sent\"} 900",
+        "orbitkv_peer_packets_total{shard=\"0\",kind=\"lost\"} 9",
+        "orbitkv_peer_congestion_events_total{shard=\"0\"} 2",
+    ] {
+        assert!(text.lines().any(|seen| seen == line), "`{line}` is not in\n{text}");
+    }
+    let page: Value = serde_json::from_str(&api.get("/cache/metadata").1).expect("JSON");
+    assert_eq!(page["shards"][0]["peers"]["packets"]["lost"], 9);
 }
 
 #[test]

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use orbitkv::cli::http_client::HttpClient;
 use orbitkv::client::{
     ClientSettings, CommitOutcome, Group, Media, Place, PrefixList, Registration, Reserved, Retention,
     SaveKey,
 };
+use orbitkv::control::metadata::MetadataPage;
+use orbitkv::control::report::PeersReport;
 use rustix::process::Signal;
 
 use crate::config::KEY as CONFIG_KEY;
@@ -19,6 +22,9 @@ use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key, registr
 use crate::harness::{Etcd, Node, WAIT, eventually, http_text, is_soak};
 use crate::local_cluster::{Place as Directory, Running, is_complete};
 use crate::peers::{await_installed, evict, keys, knows_all, pair, peers, query, savers};
+
+/// Longest time from SIGTERM to the end of a node with active streams.
+const EXIT_MAX: Duration = Duration::from_millis(420);
 
 /// Keys of one request.
 const BATCH: usize = 128;
@@ -174,7 +180,12 @@ fn an_exit_amid_streams_and_reads_is_one_and_the_next_life_is_the_next_epoch() {
     eventually("changes flow", || (peers(&first).frames_sent.frames > told + 10).then_some(()));
     let begun = Instant::now();
     assert!(first.terminate().success(), "{}", first.stderr());
-    println!("exit after {:?}", begun.elapsed());
+    let took = begun.elapsed();
+    println!("exit after {took:?}");
+    // The promise is one of release builds.
+    if !cfg!(debug_assertions) {
+        assert!(took <= EXIT_MAX, "the exit took {took:?}");
+    }
     assert_eq!(etcd.value("/orbitkv/v2/test/members/a"), "", "it has withdrawn");
     writer.join().expect("it noticed");
     second.await_metadata("the leaver is no member, and nothing of it is shown", |page| {
@@ -190,6 +201,35 @@ fn an_exit_amid_streams_and_reads_is_one_and_the_next_life_is_the_next_epoch() {
     Saver::connect(&first.socket(), "again").save(&fresh);
     await_installed(&first, &second);
     other.check_ready(&fresh);
+}
+
+/// Waits until each core of these nodes has one session with each other node in each direction.
+///
+/// # Panics
+/// If they do not come to that, or if a session was opened beside one that lived.
+fn have_one_session_each(nodes: &[(String, String)]) {
+    let others = nodes.len() as u64 - 1;
+    let of_node = |(_, http): &(String, String)| {
+        let client = HttpClient::new(http).expect("an address");
+        let (page, _) = client.get_as::<MetadataPage>("/cache/metadata").ok()?;
+        page.shards.into_iter().map(|shard| shard.peers).collect::<Option<Vec<PeersReport>>>()
+    };
+    let is_one =
+        |report: &PeersReport| (report.sessions_served, report.sessions_received) == (others, others);
+    let cores = eventually("each core has one session for each other node and direction", || {
+        let cores = nodes.iter().map(of_node).collect::<Option<Vec<Vec<PeersReport>>>>()?.concat();
+        cores.iter().all(is_one).then_some(cores)
+    });
+    let sum = |of: fn(&PeersReport) -> u64| cores.iter().map(of).sum::<u64>();
+    let (opened, lost) = (sum(|core| core.sessions_opened), sum(|core| core.sessions_lost));
+    // By a source that did not know the requester yet, for one.
+    let refused = sum(|core| core.sessions_refused.values().sum());
+    let wanted = others * cores.len() as u64;
+    println!("{wanted} sessions: {opened} opened, {refused} of them refused and {lost} lost");
+    assert!(
+        opened <= wanted + refused + lost,
+        "{opened} opened for {wanted}, {refused} refused and {lost} lost"
+    );
 }
 
 #[test]
@@ -211,6 +251,7 @@ fn what_one_of_a_whole_cluster_saves_all_others_show() {
         .take(managers)
         .collect();
     assert_eq!(nodes.len(), managers);
+    have_one_session_each(&nodes);
     let (socket, http) = &nodes[0];
     let mut saver = Saver::connect(socket.as_ref(), "engine");
     let saved = keys(10);

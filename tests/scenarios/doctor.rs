@@ -1,12 +1,14 @@
 //! What `orbitkv doctor` says of a node as a member: who is missing, who is refused, and what etcd has to do with it.
 
+use orbitkv::client::Coverage;
 use orbitkv_native::quic::NodeKey;
+use orbitkv_wire::membership::HASH_VERSION;
 
 use crate::faults::doctor;
 use crate::harness::etcd::free_port;
 use crate::harness::scripted_peer::record_of;
 use crate::harness::{Etcd, Node, ScriptedPeer, eventually};
-use crate::peers::{knows_all, order, pair};
+use crate::peers::{await_installed, keys, knows_all, order, pair, query, savers};
 
 /// Waits until `doctor` has this finding, and gives the words of all.
 fn await_finding(node: &Node, finding: &str) -> String {
@@ -77,4 +79,41 @@ fn what_a_cluster_shares_with_another_is_seen_in_etcd_by_whoever_asks_there() {
     let unseen = look("other");
     assert!(unseen.contains("was not seen: there is no cluster \"other\" in this etcd"), "{unseen}");
     assert!(!doctor(&first).1.iter().any(|name| name.starts_with("stamp")), "by itself it asks no etcd");
+}
+
+#[test]
+fn a_member_with_another_hash_version_is_named_and_not_asked_and_nothing_is_called_absent() {
+    let etcd = Etcd::start();
+    let (first, second) = pair(&etcd, |order| order);
+    let [mut saver, mut other] = savers([&first, &second]);
+    let mut older = record_of(&etcd, "b");
+    older.node = "older".parse().expect("a name");
+    older.contact.address.set_port(free_port());
+    older.contact.hash_version = HASH_VERSION - 1;
+    let key = "/orbitkv/v2/test/members/older";
+    etcd.ctl(&["put", key, &older.encode()]);
+    for node in [&first, &second] {
+        let words = await_finding(node, "hash-version");
+        let named = format!("by another hash version than this node: older ({})\n", HASH_VERSION - 1);
+        assert!(words.contains(&named) && words.contains("  remedy  update the older of the two"), "{words}");
+        assert_eq!(doctor(node).0, Some(4));
+        let page = node.await_metadata("it claims no absence", |page| page.coverage == "PartialHints");
+        assert_eq!((page.membership.members.len(), page.left_out), (2, 0), "{page:#?}");
+        assert!(!node.operator("owners", &[]).stdout.contains("older"), "it is not to be asked");
+        assert!(node.stderr().contains("older places keys by hash version"), "{}", node.stderr());
+    }
+    let saved = keys(2);
+    saver.save(&saved);
+    await_installed(&first, &second);
+    // What the others have is found, and what nobody of them has is not called absent.
+    for (wanted, found) in [(&saved, 2), (&keys(2), 0)] {
+        let view = query(&mut other, wanted);
+        assert_eq!((view.boundary_blocks, view.coverage), (found, Coverage::PartialHints));
+    }
+    other.check_ready(&saved);
+    etcd.ctl(&["del", key]);
+    knows_all(&second, 2);
+    let (_, names, words) = doctor(&second);
+    assert!(!names.iter().any(|name| name == "hash-version"), "{words}");
+    assert_eq!(query(&mut other, &keys(2)).coverage, Coverage::CompleteAtWatermarks);
 }

@@ -31,7 +31,8 @@ pub use crate::inventory::PROTOCOL;
 pub const PREFIX: &str = "/orbitkv/v2/";
 /// How it is carried.
 pub const CARRIER: &str = "quic-rkyv/1";
-/// Version of the hash that places keys on shards.
+/// Version of the hash that places keys on shards. Nodes of different ones would look for a key at the wrong shard
+/// of each other, so they leave each other out.
 pub const HASH_VERSION: u16 = 2;
 
 /// Name of the key that says which nodes may join.
@@ -274,6 +275,12 @@ impl Contact {
             && self.capabilities.len() <= CAPABILITIES_MAX
             && self.capabilities.is_sorted_by(|left, right| left < right)
             && self.capabilities.iter().all(word)
+    }
+
+    /// Whether it places keys on its shards as this program does: else nothing can be said of where its keys are.
+    #[must_use]
+    pub fn places_alike(&self) -> bool {
+        self.hash_version == HASH_VERSION
     }
 
     /// Whether a port of one is a port of the other.

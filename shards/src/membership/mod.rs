@@ -376,6 +376,13 @@ impl Membership {
         self.doubts.disputed().collect()
     }
 
+    /// Members that are left out because they place keys on shards otherwise than this program, with the version of
+    /// their hash, in order of name.
+    #[must_use]
+    pub fn foreign_hash(&self) -> Vec<(NodeId, u16)> {
+        self.view.foreign_hash().collect()
+    }
+
     /// Ends what has passed its deadline, before anything else is looked at: a process that was paused
     /// finds late answers before it finds its timer.
     fn check_deadline(&mut self, now: Moment) {

@@ -37,14 +37,14 @@ impl Roster {
         Roster { map: MemberMap::new(revision, members.collect()), contacts, is_partial: false }
     }
 
-    /// The same, of which some records are as old as an earlier revision: it says who is spoken to, and not that
-    /// nobody else is there.
+    /// The same, of which some records are as old as an earlier revision, or which leaves out a member of whose blocks
+    /// nothing can be said: it says who is spoken to, and not that nobody else is there.
     #[must_use]
     pub fn in_part(self) -> Roster {
         Roster { is_partial: true, ..self }
     }
 
-    /// Whether all of it is as it stands at the map's revision.
+    /// Whether all of it is as it stands at the map's revision, and nobody is left out.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.is_partial

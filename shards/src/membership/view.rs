@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use orbitkv_wire::bounds::MEMBERS_MAX;
 use orbitkv_wire::identity::{Incarnation, NodeId};
-use orbitkv_wire::membership::{Key, MemberRecord, RecordError};
+use orbitkv_wire::membership::{HASH_VERSION, Key, MemberRecord, RecordError};
 use thiserror::Error;
 
 use super::coordinator::{Entry, Event, Snapshot};
@@ -93,6 +93,16 @@ pub enum Flaw {
         epoch: u64,
         /// The highest seen.
         highest: u64,
+    },
+    /// It places keys on its shards by another hash, so what is told of one of them says nothing of a key.
+    #[error(
+        "{node} places keys by hash version {version}, and this node by {HASH_VERSION}: it is left out, and no absence is claimed; update the older of the two"
+    )]
+    ForeignHash {
+        /// The node.
+        node: NodeId,
+        /// Its version.
+        version: u16,
     },
 }
 
@@ -263,6 +273,9 @@ impl View {
         let record = match MemberRecord::decode(value) {
             Ok(record) if record.node == node => {
                 self.judge(&record);
+                if !record.contact.places_alike() {
+                    self.flaws.push(Flaw::ForeignHash { node, version: record.contact.hash_version });
+                }
                 Some(record)
             }
             Ok(record) => {
@@ -296,7 +309,15 @@ impl View {
         }
     }
 
-    /// Everybody who may be spoken to.
+    /// Members that place keys otherwise than this program, with the version of their hash, in order of name.
+    pub fn foreign_hash(&self) -> impl Iterator<Item = (NodeId, u16)> {
+        let records = self.seen.values().filter_map(|seen| seen.record.as_ref());
+        let foreign = records.filter(|record| !record.contact.places_alike());
+        foreign.map(|record| (record.node, record.contact.hash_version))
+    }
+
+    /// Everybody who may be spoken to. Whoever places keys otherwise may not, and has blocks all the same: the roster
+    /// is then one in part.
     pub fn roster(&self) -> Roster {
         let is_the_one = |record: &&MemberRecord| {
             let highest = self.highest.get(&record.node);
@@ -306,8 +327,10 @@ impl View {
         };
         let newest = self.patched.values().copied().max();
         let records = self.seen.values().filter_map(|seen| seen.record.as_ref()).filter(is_the_one);
-        let roster = Roster::new(newest.unwrap_or(self.known), records);
-        if newest.is_some() { roster.in_part() } else { roster }
+        let (alike, foreign): (Vec<&MemberRecord>, Vec<&MemberRecord>) =
+            records.partition(|record| record.contact.places_alike());
+        let roster = Roster::new(newest.unwrap_or(self.known), alike.into_iter());
+        if newest.is_some() || !foreign.is_empty() { roster.in_part() } else { roster }
     }
 
     /// The highest epoch known of a node.

@@ -113,6 +113,17 @@ pub(super) fn of_membership(membership: &Membership) -> Vec<Finding> {
             "two nodes publish one address, or somebody stands in for a member: see which process has these UDP ports",
         ));
     }
+    if !membership.foreign_hash.is_empty() {
+        let named = membership.foreign_hash.iter().map(|(node, version)| format!("{node} ({version})"));
+        let named = named.collect::<Vec<_>>().join(", ");
+        found.push(finding(
+            Severity::Fault,
+            "hash-version",
+            format!("members that place keys by another hash version than this node: {named}"),
+            "where their keys are cannot be said: they are not asked, and no absence is claimed",
+            "update the older of the two: all nodes of a cluster place keys by one hash version",
+        ));
+    }
     if membership.superseded > 0 {
         found.push(finding(
             Severity::Notice,
@@ -408,7 +419,7 @@ mod tests {
     #[test]
     fn each_trouble_of_a_member_has_its_own_finding() {
         type Change = fn(&mut Membership);
-        let table: [(Change, &[(&str, Severity)]); 8] = [
+        let table: [(Change, &[(&str, Severity)]); 9] = [
             (|m| m.validity = "refused".to_owned(), &[("not-registered", Severity::Fault)]),
             (
                 |m| (m.validity, m.detail) = ("joining".to_owned(), "etcd does not answer".to_owned()),
@@ -419,6 +430,7 @@ mod tests {
             (|m| m.validity = "suspended".to_owned(), &[("members-unknown", Severity::Fault)]),
             (|m| m.fences = 1, &[("lease-expired", Severity::Notice)]),
             (|m| m.disputed = vec!["c".to_owned()], &[("wrong-key", Severity::Fault)]),
+            (|m| m.foreign_hash = [("c".to_owned(), 1)].into(), &[("hash-version", Severity::Fault)]),
             (|m| m.superseded = 1, &[("superseded", Severity::Notice)]),
             (|m| m.alarms = 1, &[("membership-alarms", Severity::Notice)]),
         ];

@@ -85,6 +85,8 @@ pub struct Sight {
     pub figures: Figures,
     /// Members at whose address somebody has shown another key than their record names.
     pub disputed: Vec<NodeId>,
+    /// Members that are left out because they place keys by another hash, with its version.
+    pub foreign_hash: Vec<(NodeId, u16)>,
     /// What etcd was asked.
     pub traffic: Traffic,
 }
@@ -200,6 +202,7 @@ pub async fn run(
             roster: room.roster(),
             figures: room.figures(),
             disputed: room.disputed(),
+            foreign_hash: room.foreign_hash(),
             traffic: meter.read(),
         }));
         if withdrawn {

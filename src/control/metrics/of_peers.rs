@@ -107,6 +107,12 @@ pub(super) const METRICS: &[Metric] = &[
     counter("orbitkv_peer_datagrams", "Datagrams", |r| {
         of_peers(r, |p| by("kind", [("received", p.datagrams_received), ("dropped", p.datagrams_dropped)]))
     }),
+    counter("orbitkv_peer_packets", "QUIC packets to peers; lost is a part of sent", |r| {
+        of_peers(r, |p| by("kind", [("sent", p.packets.sent), ("lost", p.packets.lost)]))
+    }),
+    counter("orbitkv_peer_congestion_events", "Times that a connection to a peer sent less at once", |r| {
+        of_peers(r, |p| one(p.packets.congestion_events))
+    }),
     counter("orbitkv_peer_handshakes", "Handshakes with peers, by how they ended", |r| {
         of_peers(r, |p| {
             let HandshakesReport { completed, failed, wrong_keys, wrong_signatures } = p.handshakes;

@@ -103,10 +103,24 @@ pub struct PeersReport {
     pub datagrams_received: u64,
     /// Datagrams dropped because nobody known sent them, counter.
     pub datagrams_dropped: u64,
+    /// QUIC packets to peers, and how many were lost.
+    pub packets: PacketsReport,
     /// Handshakes with peers, by how they ended.
     pub handshakes: HandshakesReport,
     /// Turns in which a handshake was worked on, counter.
     pub handshake_turns: u64,
+}
+
+/// QUIC packets of all connections that a core has or had with peers, counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PacketsReport {
+    /// Sent, handshakes included.
+    pub sent: u64,
+    /// Of those, declared lost: what they carried was sent again.
+    pub lost: u64,
+    /// Times that a connection sent less at once because its path seemed full: packets were lost, or marked.
+    pub congestion_events: u64,
 }
 
 /// Handshakes of a core, begun by either end, counters.

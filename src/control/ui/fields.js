@@ -13,6 +13,7 @@ export const SOURCES =
       "standalone", "incarnation", "epoch", "cluster", "scope_digest", "coverage", "oldest_age_ms", "phase", "sessions",
       "identity.node_id", "identity.version", "identity.engine_socket", "identity.placement", "identity.arena_pages",
       "membership.revision", "membership.validity", "membership.detail", "membership.disputed",
+      "membership.foreign_hash",
       "membership.members.*.node_id", "membership.members.*.epoch", "membership.members.*.incarnation",
       "membership.members.*.address", "membership.members.*.shards", "membership.members.*.zone",
       "membership.registrations", "membership.fences", "membership.suspensions", "membership.watches_ended",

@@ -135,6 +135,7 @@ function hits(shards) {
 function incidents(page) {
   const { membership, shards } = page;
   const peers = shards.map((shard) => shard.peers).filter((of) => of !== null);
+  const foreign = Object.keys(membership.foreign_hash);
   const refused = new Map();
   for (const [cause, times] of peers.flatMap((of) => Object.entries(of.sessions_refused))) {
     refused.set(cause, (refused.get(cause) ?? 0) + times);
@@ -152,6 +153,7 @@ function incidents(page) {
     counted("a watch of etcd ended", "opened again", membership.watches_ended),
     counted("etcd did not answer in time", "requests and renewals", membership.unanswered),
     counted("another key at a member's address", membership.disputed.join(", ") || "none disputed now", membership.superseded),
+    counted("a member is left out", `another hash version: ${foreign.join(", ")}`, foreign.length),
     counted("alarm", "see the log", membership.alarms),
   ].filter(([, , times]) => times > 0);
 }

@@ -8,7 +8,7 @@ use orbitkv::control::metadata::MetadataPage;
 use super::{A, B, Cluster, Draws};
 use crate::harness::gate::{Datagram, Verdict};
 use crate::harness::saver::{BLOCK_BYTES, fresh_key};
-use crate::harness::{Saver, WAIT};
+use crate::harness::{Saver, WAIT, eventually};
 use crate::peers::{await_installed, evict, keys, peers, query};
 
 /// Older than this, what a node knows of another proves no absence; with slack for a machine that is slow to read
@@ -48,6 +48,16 @@ fn loss_and_delay_cost_time_and_no_byte() {
     assert_eq!(first.metadata().index.rows, 16);
     let passage = network.passage();
     assert!(passage.dropped > 0 && passage.passed == 0 && passage.delayed > 700, "{passage:?}");
+    // Whoever operates the nodes sees it: some of what they sent was lost, and most of it was not.
+    let packets = eventually("a node counts what was lost", || {
+        let packets = [first, second].map(|node| peers(node).packets);
+        packets.iter().any(|seen| seen.lost > 0).then_some(packets)
+    });
+    for (node, seen) in [first, second].into_iter().zip(packets) {
+        assert!(seen.sent > 2 * seen.lost, "{packets:?}");
+        let said = node.operator("status", &[]).stdout;
+        assert!(said.contains(" sent to peers, "), "{said}");
+    }
     cluster.is_whole();
     cluster.has_kept_its_bounds();
 }

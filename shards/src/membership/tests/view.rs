@@ -1,11 +1,11 @@
 //! The view by itself.
 
 use orbitkv_wire::identity::Incarnation;
-use orbitkv_wire::membership::Key;
+use orbitkv_wire::membership::{HASH_VERSION, Key};
 
 use super::rig::{node, record};
 use crate::membership::coordinator::*;
-use crate::membership::view::{Break, Flaw, OtherHistory, View};
+use crate::membership::view::{Break, Flaw, OtherHistory, Patch, View};
 
 fn entry(name: &str, port: u16, epoch: u64, revision: u64, version: u64) -> Entry {
     let value = record(name, port, epoch, epoch as u8).encode().into_bytes();
@@ -122,4 +122,38 @@ fn what_is_no_record_is_no_member_and_leaves_the_others_alone() {
     assert!(matches!(view.poll_flaw(), Some(Flaw::Misplaced { .. })));
     assert!(matches!(view.poll_flaw(), Some(Flaw::Record { .. })));
     assert_eq!(view.poll_flaw(), None);
+}
+
+#[test]
+fn a_member_with_another_hash_version_is_named_and_leaves_the_roster_one_in_part() {
+    let mut view = known();
+    let mut older = record("c", 300, 1, 1);
+    older.contact.hash_version = HASH_VERSION - 1;
+    let written = Put { value: older.encode().into_bytes(), version: 1 };
+    let joins = Event { key: Key::Member(node("c")), revision: 11, put: Some(written) };
+    assert_eq!(view.apply(&[joins]), Ok(true));
+    let flaw = Flaw::ForeignHash { node: node("c"), version: HASH_VERSION - 1 };
+    assert_eq!((view.poll_flaw(), view.poll_flaw()), (Some(flaw), None));
+    assert_eq!(view.foreign_hash().collect::<Vec<_>>(), [(node("c"), HASH_VERSION - 1)]);
+    // Nobody asks it, and what it has is not known: what nobody else has is not absent.
+    assert_eq!((names(&view), view.roster().is_whole()), (vec!["a@3".into(), "b@1".into()], false));
+    assert_eq!(view.apply(&[put("c", 2, 2, 12, 2)]), Ok(true));
+    assert_eq!((names(&view).len(), view.roster().is_whole(), view.poll_flaw()), (3, true, None));
+    assert_eq!(view.foreign_hash().next(), None);
+}
+
+#[test]
+fn a_member_that_is_replaced_by_one_with_another_hash_version_is_asked_no_more() {
+    let mut view = known();
+    let mut other = record("b", 200, 2, 2);
+    other.contact.hash_version = HASH_VERSION + 1;
+    let value = other.encode().into_bytes();
+    let put_anew = Entry { key: Key::Member(node("b")), value, revision: 11, version: 3, lease: None };
+    assert_eq!(view.patch(node("b"), Some(&put_anew)), Patch::Newer);
+    assert_eq!((names(&view), view.roster().is_whole()), (vec!["a@3".to_owned()], false));
+    // A snapshot that has it all the same is no whole roster either.
+    assert_eq!(view.install(&snapshot(12, vec![entry("a", 100, 3, 8, 1), put_anew])), Ok(Ok(())));
+    assert_eq!((names(&view), view.roster().is_whole()), (vec!["a@3".to_owned()], false));
+    assert_eq!(view.install(&snapshot(13, vec![entry("a", 100, 3, 8, 1)])), Ok(Ok(())));
+    assert_eq!((names(&view), view.roster().is_whole()), (vec!["a@3".to_owned()], true));
 }
