@@ -363,6 +363,20 @@ impl Node {
         line.split_whitespace().next().and_then(|text| text.parse::<u64>().ok()).expect("a number") * 1024
     }
 
+    /// Its resident memory has never been more than its bill.
+    pub fn stays_within_its_bill(&self) {
+        self.stays_within_its_bill_with_mapped(0);
+    }
+
+    /// As [`Self::stays_within_its_bill`], for a node that has mapped so much of other nodes' arenas: what it has read
+    /// there is resident here, too, and on their bills.
+    pub fn stays_within_its_bill_with_mapped(&self, mapped_bytes: u64) {
+        let memory = self.metadata().memory;
+        let most_bytes = memory.bill_bytes + mapped_bytes;
+        let is_within = (1..=most_bytes).contains(&memory.rss_peak_bytes);
+        assert!(is_within, "{} with {mapped_bytes} bytes mapped: {memory:?}", self.order.name);
+    }
+
     /// An engine's client of this very process.
     pub fn client(&self) -> Client {
         Client::connect(ClientSettings::new(self.socket())).expect("the node lets us in")
