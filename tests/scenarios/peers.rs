@@ -1,17 +1,26 @@
 //! Nodes that tell each other what they hold and bring blocks from each other, as processes on real etcd.
 
+use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use orbitkv::client::{Coverage, Media, Medium, Place, PrefixList, QueryView};
+use orbitkv::client::{BlockOutcome, Coverage, Media, Medium, Place, PrefixList, QueryView};
 use orbitkv::control::metadata::MetadataPage;
 use orbitkv::control::report::PeersReport;
+use orbitkv_native::quic::{ConnectionId, NodeKey, Purpose};
+use orbitkv_wire::identity::Sequence;
+use orbitkv_wire::membership::MemberRecord;
+use orbitkv_wire::payload::{
+    Attempt, Authorize, Binding, ExactResidence, FromSource, OperationId, Refusal, Transport,
+    append_authorize,
+};
 use rustix::process::Signal;
 
 use crate::faults::orbitkv;
 use crate::harness::etcd::free_port;
 use crate::harness::saver::{BLOCK_BYTES, GROUP, Saver, block, fresh_key, payload};
-use crate::harness::{Etcd, Node, NodeOrder, WAIT, eventually, http_text, soak_or};
+use crate::harness::scripted_peer::{Reply, binding, record_of};
+use crate::harness::{Etcd, Node, NodeOrder, ScriptedPeer, WAIT, eventually, http_text, soak_or};
 
 pub fn order(name: &str, port: u16, etcd: &Etcd) -> NodeOrder {
     order_by(name, port, &etcd.urls().join(","))
@@ -171,23 +180,56 @@ fn hundreds_of_operations_on_one_connection_and_a_miss_is_told_at_once() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?} for 20 misses", begun.elapsed());
 }
 
+/// Blocks of which a source that sends a MiB a second has some for six seconds.
+const MANY: usize = 96;
+
+/// A pair of nodes that send a MiB a second, so that whoever dies can do so in the midst.
+fn slow_pair(etcd: &Etcd) -> (Node, Node) {
+    pair(etcd, |order| order.variable("ORBITKV_EGRESS_RATE", "1mib"))
+}
+
+/// Stops one of two nodes when some of [`MANY`] blocks have come from the other and most wait there.
+fn stop_in_the_midst(source: &Node, reader: &Node, stopped: &Node) {
+    eventually("some blocks have come, and most of them wait at their source", || {
+        let (lent, brought) = (peers(source).lending, peers(reader).fetching);
+        let most_wait = lent.egress_waiting_bytes > MANY as u64 * BLOCK_BYTES / 2;
+        (brought.fetched > 0 && lent.pins > 0 && most_wait).then_some(())
+    });
+    stopped.freeze();
+}
+
 #[test]
 fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     let etcd = Etcd::start();
-    let (mut first, second) = pair(&etcd, |order| order);
+    let (mut first, second) = slow_pair(&etcd);
     let [mut saver, mut other] = savers([&first, &second]);
-    let saved = keys(600);
+    let saved = keys(MANY);
     saver.save(&saved);
     await_installed(&first, &second);
     let reader = std::thread::spawn(move || {
-        let outcomes: Vec<_> = saved.chunks(100).flat_map(|keys| other.check_never_wrong(keys)).collect();
+        let outcomes = other.check_never_wrong(&saved);
         (other, outcomes)
     });
-    std::thread::sleep(Duration::from_millis(30));
+    stop_in_the_midst(&first, &second, &first);
+    // It sends no more, and not all that was asked for has come.
+    let brought = peers(&second).fetching;
+    assert!(brought.fetched > 0 && brought.outstanding_bytes > 0, "{brought:?}");
     first.kill();
     let (mut other, outcomes) = reader.join().expect("no wrong byte");
-    assert_eq!(outcomes.len(), 600);
-    // It comes back within its lease with an empty cache: nothing of the old life is shown as complete.
+    let missed: Vec<_> = outcomes.iter().flatten().collect();
+    let came = outcomes.len() - missed.len();
+    assert!(outcomes.len() == MANY && came > 0 && !missed.is_empty(), "{outcomes:?}");
+    assert!(missed.iter().all(|outcome| **outcome == BlockOutcome::Missing), "{outcomes:?}");
+    // The operator sees what became of them, that a call has failed, and that whoever told of them is gone.
+    let brought = peers(&second).fetching;
+    assert_eq!((brought.fetched, brought.missing), (came as u64, missed.len() as u64), "{brought:?}");
+    assert_eq!((brought.wrong_checksums, brought.violations), (0, 0), "{brought:?}");
+    assert!(brought.calls_failed > 0, "{brought:?}");
+    second.await_metadata("its session is lost", |page| {
+        let seen = page.shards[0].peers.as_ref().expect("a node of a cluster");
+        seen.sessions_lost + seen.streams_excluded > 0
+    });
+    // It comes back with an empty cache: nothing of the old life is shown as complete.
     first.restart();
     eventually("the new life is known and empty", || {
         let page = second.metadata();
@@ -198,10 +240,12 @@ fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     Saver::connect(&first.socket(), "again").save(&fresh);
     await_installed(&first, &second);
     other.check_ready(&fresh);
+    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
 }
 
-#[test]
-fn a_source_that_is_back_at_once_answers_for_nothing_of_its_old_life() {
+/// Kills a source and starts it again at once: its successor answers for nothing of the old life. How long after the
+/// kill it was started.
+fn kill_and_return() -> Duration {
     let etcd = Etcd::start();
     let (mut first, second) = pair(&etcd, |order| order);
     let [mut saver, mut other] = savers([&first, &second]);
@@ -212,8 +256,8 @@ fn a_source_that_is_back_at_once_answers_for_nothing_of_its_old_life() {
     // The one block that is read before: there is a payload connection to the old life.
     other.check_ready(&gone[..1]);
     let gone = &gone[1..];
-    first.kill();
-    first.restart();
+    let held = record_of(&etcd, "a").contact;
+    let started = first.kill_and_restart();
     // The same keys, and bytes that the old life never had.
     const SUCCESSOR: u64 = 7;
     let mut saver = Saver::connect(&first.socket(), "successor");
@@ -243,28 +287,55 @@ fn a_source_that_is_back_at_once_answers_for_nothing_of_its_old_life() {
     }
     assert_eq!(second.metadata().index.rows, 100, "rows of the successor and none else");
     assert_eq!(peers(&second).fetching.wrong_checksums, 0);
+    // At the very ports that its predecessor had.
+    let MemberRecord { epoch, contact, .. } = record_of(&etcd, "a");
+    assert_eq!((epoch, contact.address, contact.shards), (2, held.address, held.shards));
+    let taken = UdpSocket::bind(held.address).err().map(|error| error.kind());
+    assert_eq!(taken, Some(ErrorKind::AddrInUse), "{}", held.address);
+    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    started
+}
+
+#[test]
+fn a_source_that_is_back_at_once_answers_for_nothing_of_its_old_life() {
+    const AT_ONCE: Duration = Duration::from_millis(100);
+    // Whoever is late is held to the same, but is not the case that is meant: a busy machine has another try.
+    let mut late = Vec::new();
+    while late.len() < 3 {
+        match kill_and_return() {
+            started if started <= AT_ONCE => return,
+            started => late.push(started),
+        }
+    }
+    panic!("no successor was started within {AT_ONCE:?} of the kill: {late:?}");
 }
 
 #[test]
 fn a_requester_that_dies_in_the_midst_leaves_no_pins() {
     let etcd = Etcd::start();
-    let (first, mut second) = pair(&etcd, |order| order);
+    let (first, mut second) = slow_pair(&etcd);
     let [mut saver, mut other] = savers([&first, &second]);
-    let saved = keys(600);
+    let saved = keys(MANY);
     saver.save(&saved);
     await_installed(&first, &second);
     let reader = std::thread::spawn(move || {
         let blocks: Vec<_> = saved.iter().map(|&key| block(key)).collect();
         let lists = [PrefixList { namespace: other.namespace, group: GROUP, blocks: &blocks }];
-        // It may be answered, or the node may be gone before.
-        let _ = other.client.acquire(&lists, None, Duration::from_secs(2));
+        // Its node dies before it can answer.
+        other.client.acquire(&lists, None, WAIT).is_err()
     });
-    std::thread::sleep(Duration::from_millis(20));
+    stop_in_the_midst(&first, &second, &second);
     second.kill();
-    reader.join().expect("an answer or a lost connection");
+    // What has not been acknowledged stays pinned until its silence is noticed.
+    let lent = peers(&first).lending;
+    assert!(lent.pins > 0 && lent.operations > 0 && lent.pinned_bytes > 0, "{lent:?}");
+    assert!(reader.join().expect("an answer or a lost connection"), "nobody was there to answer");
     await_nothing_lent(&first);
-    assert_eq!(peers(&first).lending.quarantined_bytes, 0);
+    let lent = peers(&first).lending;
+    assert_eq!((lent.pinned_bytes, lent.quarantined_bytes, lent.egress_waiting_bytes), (0, 0, 0), "{lent:?}");
+    assert!(lent.cut_off > 0, "the operator sees that it was cut off: {lent:?}");
     first.assert_serves();
+    first.stays_within_its_bill();
 }
 
 #[test]
@@ -294,6 +365,21 @@ fn a_fenced_node_serves_its_engines_and_comes_back_with_its_cache() {
     assert_eq!(query(&mut other, &saved).boundary_blocks, 100);
     other.check_ready(&saved);
     saver.check_ready(&saved);
+    // What it has on SSD has outlived its life, too: for the peer, and for its own engines.
+    evict(&mut other, &saved, Media::ALL);
+    evict(&mut saver, &saved, Medium::Dram.into());
+    await_installed(&first, &second);
+    let reads = || first.metadata().shards[0].ssd.reads;
+    let before = reads();
+    assert!(query(&mut other, &saved).places.iter().all(|place| *place == Place::PeerSsd));
+    other.check_ready(&saved);
+    assert_eq!(second.metadata().shards[0].service.peer_hits.ssd, 100);
+    assert_eq!(reads() - before, 100);
+    await_nothing_lent(&first);
+    assert!(query(&mut saver, &saved).places.iter().all(|place| *place == Place::Ssd));
+    saver.check_ready(&saved);
+    assert_eq!(reads() - before, 200);
+    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
 }
 
 #[test]
@@ -313,6 +399,148 @@ fn a_node_that_slept_longer_than_its_lease_lends_nothing_of_its_old_life() {
     await_installed(&first, &second);
     other.check_ready(&saved);
     assert_eq!(first.metadata().membership.fences, 1);
+    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+}
+
+/// A member that the test plays, and a block that `a` holds in the life that it has when this one joins.
+struct Asker {
+    peer: ScriptedPeer,
+    source: MemberRecord,
+    binding: Binding,
+    residence: ExactResidence,
+    key: u64,
+    asked: u64,
+}
+
+impl Asker {
+    /// `node` is `a`, and has saved nothing before.
+    fn of(etcd: &Etcd, node: &Node) -> Asker {
+        node.await_metadata("it is a member", |page| page.membership.validity == "member");
+        let mut saver = Saver::connect(&node.socket(), "engine");
+        let key = fresh_key();
+        saver.save(&[key]);
+        let namespace = saver.client.digest(saver.namespace).expect("registered");
+        let sequence = Sequence(node.metadata().inventory_sequence[0]);
+        let (block, medium) = (block(key), Medium::Dram);
+        let residence = ExactResidence { namespace, group: GROUP, block, medium, sequence };
+        let source = record_of(etcd, "a");
+        let mut peer = ScriptedPeer::with(&NodeKey::ephemeral());
+        let requester = peer.join(etcd, "asker");
+        peer.learn(&source);
+        node.await_metadata("the asker is a member", |page| {
+            page.membership.members.iter().any(|member| member.node_id == "asker")
+        });
+        let binding = binding(etcd, &source, requester);
+        Asker { peer, source, binding, residence, key, asked: 0 }
+    }
+
+    fn connect(&mut self) -> ConnectionId {
+        self.peer.connect(&self.source, Purpose::Payload)
+    }
+
+    /// Asks for the block by its old name, under a number that was not used before.
+    fn ask(&mut self, connection: ConnectionId) -> Reply {
+        self.asked += 1;
+        let operation = OperationId { origin: 7, number: self.asked };
+        let authorize = Authorize {
+            binding: self.binding,
+            operation,
+            deadline_ms: 10_000,
+            transport: Transport::Quic,
+            attempt: Attempt::First,
+            residences: vec![self.residence],
+        };
+        let mut frame = Vec::new();
+        append_authorize(&mut frame, &authorize);
+        self.peer.ask(connection, &frame)
+    }
+
+    /// Gets the block, as long as the life lasts in which it was saved.
+    fn gets_it(&mut self, connection: ConnectionId) {
+        let reply = self.ask(connection);
+        let bytes = reply.payloads.get(&0).unwrap_or_else(|| panic!("nothing came: {:?}", reply.frames));
+        assert!(*bytes == payload(self.key, 0, BLOCK_BYTES as usize), "other bytes than saved");
+    }
+
+    /// Is refused, and gets nothing.
+    fn refusal(&mut self, connection: ConnectionId) -> Refusal {
+        let reply = self.ask(connection);
+        let [FromSource::Refused(refusal)] = &reply.frames[..] else { panic!("{:?}", reply.frames) };
+        assert!(reply.payloads.is_empty(), "bytes of a life that is over");
+        *refusal
+    }
+
+    /// Asks on and on until it hears of the life that comes next; how often it heard before that there is none.
+    fn stays_refused_until_the_next_life(&mut self, connection: ConnectionId) -> u64 {
+        let begun = Instant::now();
+        let mut expired = 0;
+        loop {
+            match self.refusal(connection) {
+                Refusal::LeaseExpired => expired += 1,
+                Refusal::StaleEpoch { epoch: 2, incarnation } => {
+                    assert_ne!(incarnation, self.source.incarnation);
+                    return expired;
+                }
+                other => panic!("refused otherwise: {other:?}"),
+            }
+            assert!(begun.elapsed() < WAIT, "there is no next life");
+        }
+    }
+}
+
+/// What `a` has granted was one block, before its life was over; and it serves.
+fn has_lent_nothing_since(node: &Node, expired: u64) {
+    let page = node.await_metadata("it lives again", |page| page.membership.validity == "member");
+    assert_eq!((page.membership.fences, page.epoch), (1, Some(2)), "{:#?}", page.membership);
+    let lent = peers(node).lending;
+    assert_eq!((lent.granted, lent.lent_bytes), (1, BLOCK_BYTES), "{lent:?}");
+    assert_eq!((lent.lease_expired, lent.stale_epoch), (expired, 1), "{lent:?}");
+    let metrics = http_text(node.http(), "/metrics");
+    let shown = format!("orbitkv_grants_total{{shard=\"0\",kind=\"lease_expired\"}} {expired}\n");
+    assert!(metrics.contains(&shown), "no {shown} in {metrics}");
+    node.assert_serves();
+    node.stays_within_its_bill();
+}
+
+#[test]
+fn the_first_request_to_a_node_that_slept_longer_than_its_lease_is_refused() {
+    let etcd = Etcd::start();
+    let (first, second) = pair(&etcd, |order| order);
+    let mut asker = Asker::of(&etcd, &first);
+    let connection = asker.connect();
+    asker.gets_it(connection);
+    first.freeze();
+    second.await_metadata("the sleeper is no member", |page| {
+        page.membership.members.iter().all(|member| member.node_id != "a")
+    });
+    first.signal(Signal::CONT);
+    // Who was a member when it fell asleep is let in. What is asked before it knows that its life is over waits
+    // until it does; etcd is there, so the next life is not far, and the first answer may be of that one.
+    let connection = asker.connect();
+    let expired = asker.stays_refused_until_the_next_life(connection);
+    has_lent_nothing_since(&first, expired);
+    second.stays_within_its_bill();
+}
+
+#[test]
+fn a_node_that_cannot_renew_its_lease_says_that_it_has_expired() {
+    let etcd = Etcd::start();
+    let node = order("a", free_port(), &etcd).start();
+    let mut asker = Asker::of(&etcd, &node);
+    let connection = asker.connect();
+    asker.gets_it(connection);
+    etcd.pause(0);
+    node.await_metadata("its life is over", |page| page.membership.fences == 1);
+    // It knows its members as before, so a handshake succeeds; there is just no life in whose name it could lend.
+    let connection = asker.connect();
+    for expired in 1..=3 {
+        assert_eq!(asker.refusal(connection), Refusal::LeaseExpired);
+        let lent = peers(&node).lending;
+        assert_eq!((lent.lease_expired, lent.stale_epoch, lent.granted), (expired, 0, 1), "{lent:?}");
+    }
+    etcd.resume(0);
+    let expired = 3 + asker.stays_refused_until_the_next_life(connection);
+    has_lent_nothing_since(&node, expired);
 }
 
 #[test]
@@ -341,6 +569,7 @@ fn noise_on_the_ports_changes_nothing() {
     let seen = peers(&first);
     assert!(seen.datagrams_dropped > 0, "{seen:#?}");
     assert_eq!(seen.protocol_errors, 0);
+    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
 }
 
 #[test]

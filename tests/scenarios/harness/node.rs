@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use orbitkv::cli::http_client::HttpClient;
 use orbitkv::client::{Client, ClientSettings};
@@ -159,6 +159,8 @@ pub struct Node {
 
 struct Running {
     child: Child,
+    /// Not later than this.
+    started: Instant,
     readers: Vec<JoinHandle<()>>,
 }
 
@@ -203,10 +205,11 @@ impl Node {
         command.envs(self.order.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the node's program starts");
+        let started = Instant::now();
         let said = self.log.stdout.lock().unwrap().len();
         let stdout = follow(child.stdout.take().expect("piped"), &self.log.stdout);
         let stderr = follow(child.stderr.take().expect("piped"), &self.log.stderr);
-        self.running = Some(Running { child, readers: vec![stdout, stderr] });
+        self.running = Some(Running { child, started, readers: vec![stdout, stderr] });
         let until = Instant::now() + WAIT * 3;
         loop {
             if let Some(status) = self.ended() {
@@ -219,7 +222,7 @@ impl Node {
                 return Ok(());
             }
             assert!(Instant::now() < until, "the node is not ready; it said: {stdout}\n{}", self.stderr());
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -299,6 +302,14 @@ impl Node {
         assert_eq!(status.signal(), Some(9), "it ended before it was killed: {}", self.stderr());
     }
 
+    /// SIGKILL, and a successor in the same directories; how long after the kill that one was started.
+    pub fn kill_and_restart(&mut self) -> Duration {
+        let killed = Instant::now();
+        self.kill();
+        self.restart();
+        self.running.as_ref().expect("just started").started - killed
+    }
+
     /// SIGTERM, and waits for the end it chooses.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
@@ -337,7 +348,7 @@ impl Node {
                 return page;
             }
             assert!(Instant::now() < until, "/cache/metadata never showed that {what}: {page:#?}");
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -361,6 +372,20 @@ impl Node {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the node runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a resident size");
         line.split_whitespace().next().and_then(|text| text.parse::<u64>().ok()).expect("a number") * 1024
+    }
+
+    /// Its resident memory has never been more than its bill.
+    pub fn stays_within_its_bill(&self) {
+        self.stays_within_its_bill_with_mapped(0);
+    }
+
+    /// As [`Self::stays_within_its_bill`], for a node that has mapped so much of other nodes' arenas: what it has read
+    /// there is resident here, too, and on their bills.
+    pub fn stays_within_its_bill_with_mapped(&self, mapped_bytes: u64) {
+        let memory = self.metadata().memory;
+        let most_bytes = memory.bill_bytes + mapped_bytes;
+        let is_within = (1..=most_bytes).contains(&memory.rss_peak_bytes);
+        assert!(is_within, "{} with {mapped_bytes} bytes mapped: {memory:?}", self.order.name);
     }
 
     /// An engine's client of this very process.
