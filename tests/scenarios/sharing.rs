@@ -14,8 +14,9 @@ use orbitkv::control::report::{FetchingReport, LendingReport};
 use rustix::process::Signal;
 
 use crate::engine::users::{OTHER_UID, may_become_others, open_directories};
+use crate::faults::doctor;
 use crate::harness::saver::{BLOCK_BYTES, GROUP, block, payload};
-use crate::harness::{EngineProcess, Etcd, Node, NodeOrder, Raw, Saver, eventually};
+use crate::harness::{EngineProcess, Etcd, Node, NodeOrder, Raw, Saver, eventually, http_text};
 use crate::peers::{
     await_installed, await_nothing_lent, evict, keys, knows_all, order, pair, peers, query, savers,
 };
@@ -27,9 +28,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// half of the tenth.
 const CHUNK: usize = 50;
 
+/// Blocks of a read that is stopped in its midst.
+const LONG: usize = 300;
+
+/// The default arena.
+const ARENA_BYTES: u64 = 64 * 1024 * 1024;
+
 /// A node that shares memory with its neighbours.
 fn sharing(order: NodeOrder) -> NodeOrder {
     order.variable("ORBITKV_TRANSPORTS", "shm,quic")
+}
+
+/// As [`sharing`], with a node that asks a source for 2 MiB at a time: a third of what a source with the default arena
+/// lends over shared memory. So no source is ever too busy for that way, nothing is asked for over QUIC instead, and a
+/// long read goes on in many steps.
+fn sharing_in_steps(order: NodeOrder) -> NodeOrder {
+    sharing(order).argument("--receive-budget").argument("8mib")
 }
 
 fn lending(node: &Node) -> LendingReport {
@@ -127,72 +141,108 @@ fn shards_read_in_the_shards_of_their_neighbours() {
     assert_eq!(of(&second).map(|peers| peers.fetching.fetched).sum::<u64>(), 300);
 }
 
-/// Acquires keys with the patience of somebody whose node stands still; every block that comes is right.
-fn read_on_a_thread(mut saver: Saver, keys: Vec<u64>) -> JoinHandle<Saver> {
+/// Acquires keys with the patience of somebody whose node stands still; every block that comes is right. How many did
+/// not come.
+fn read_on_a_thread(mut saver: Saver, keys: Vec<u64>) -> JoinHandle<(Saver, usize)> {
     std::thread::spawn(move || {
         let blocks: Vec<_> = keys.iter().map(|&key| block(key)).collect();
         let lists = [PrefixList { namespace: saver.namespace, group: GROUP, blocks: &blocks }];
         // The node may be killed meanwhile.
-        let Ok(acquired) = saver.client.acquire(&lists, None, 2 * PATIENCE) else { return saver };
+        let Ok(acquired) = saver.client.acquire(&lists, None, 2 * PATIENCE) else {
+            return (saver, keys.len());
+        };
+        let mut missed = 0;
         for (&key, result) in keys.iter().zip(&acquired.blocks) {
-            if let Ok(ready) = result {
-                let bytes = ready.bytes().expect("under a live lease");
-                assert!(bytes == payload(key, 0, BLOCK_BYTES as usize), "key {key} has wrong bytes");
-            }
+            let Ok(ready) = result else {
+                missed += 1;
+                continue;
+            };
+            let bytes = ready.bytes().expect("under a live lease");
+            assert!(bytes == payload(key, 0, BLOCK_BYTES as usize), "key {key} has wrong bytes");
         }
         if let Some(lease) = &acquired.lease {
             saver.client.release(lease, PATIENCE).expect("Release is answered");
         }
-        saver
+        (saver, missed)
     })
 }
 
-/// Stops `second` while it reads in the arena of `first`, which has been told nothing that ends it. What it was
-/// to read, and who waits for it.
-fn stop_while_reading(
-    first: &Node,
-    second: &Node,
-    saver: &mut Saver,
-    mut other: Saver,
-) -> (Vec<u64>, JoinHandle<Saver>) {
+/// Whether something is pinned, and all of it is memory that a reader of this host was told where to find. Nothing was
+/// pinned `before`, and every block granted since then has been told of as a place in the arena: no pin is QUIC's.
+fn lends_memory_alone(before: &LendingReport, now: &LendingReport) -> bool {
+    let granted_bytes = (now.granted - before.granted) * BLOCK_BYTES;
+    now.pins > 0 && now.lent_shm_bytes - before.lent_shm_bytes == granted_bytes
+}
+
+/// A read that stands still in its midst.
+struct Midst {
+    /// What is read.
+    saved: Vec<u64>,
+    /// What its node had fetched before.
+    fetched: FetchingReport,
+    /// Who waits for it.
+    reader: JoinHandle<(Saver, usize)>,
+}
+
+/// Stops `second` while it reads in the arena of `first`, which has been told nothing that ends it, and before it has
+/// asked for the last of what it wants. Both are [`sharing_in_steps`].
+fn stop_while_reading(first: &Node, second: &Node, saver: &mut Saver, mut other: Saver) -> Midst {
     for attempt in 0..100u64 {
-        let saved = keys(300);
+        let saved = keys(LONG);
         saver.save(&saved);
         await_installed(first, second);
-        let before = fetching(second).fetched_shm;
+        await_nothing_lent(first);
+        let (before, fetched) = (lending(first), fetching(second));
         let reader = read_on_a_thread(other, saved.clone());
         // Into the midst of it, sooner or later.
         sleep(Duration::from_micros(500 * (attempt % 40)));
         second.freeze();
-        // What is on its way over QUIC drains or is given up without a word of the other side; this does not.
+        // What it has asked for is told, and what it has said is heard.
         sleep(Duration::from_millis(200));
         let lent = lending(first);
-        if lent.pins > 0 && lent.lent_shm_bytes > 0 && lent.quarantined_bytes == 0 {
-            return (saved, reader);
+        let is_unfinished = lent.granted - before.granted < LONG as u64;
+        if lends_memory_alone(&before, &lent) && is_unfinished && lent.quarantined_bytes == 0 {
+            return Midst { saved, fetched, reader };
         }
         second.signal(Signal::CONT);
-        other = reader.join().expect("no wrong byte");
-        assert!(fetching(second).fetched_shm >= before);
+        (other, _) = reader.join().expect("no wrong byte");
         evict(&mut other, &saved, Media::ALL);
         evict(saver, &saved, Media::ALL);
     }
     panic!("it was never stopped in the midst of a read");
 }
 
+/// What an operator sees of memory that is lent and overdue: whether `doctor` finds it, and the bytes of the metric.
+fn overdue(node: &Node) -> (bool, u64) {
+    let (_, names, words) = doctor(node);
+    let is_found = names.iter().any(|name| name == "quarantine");
+    let told = "of shard 0 was lent over shared memory, is overdue, and is not proved free";
+    assert_eq!(words.contains(told), is_found, "{words}");
+    let metrics = http_text(node.http(), "/metrics");
+    let named = "orbitkv_lent{shard=\"0\",kind=\"quarantined_bytes\"} ";
+    let line = metrics.lines().find_map(|line| line.strip_prefix(named));
+    (is_found, line.unwrap_or_else(|| panic!("no {named} in {metrics}")).parse().expect("a number"))
+}
+
 #[test]
 fn a_reader_that_is_stopped_past_its_time_reads_nothing_recycled_and_the_memory_waits_for_it() {
     let etcd = Etcd::start();
-    let (first, second) = pair(&etcd, sharing);
+    let (first, second) = pair(&etcd, sharing_in_steps);
     let [mut saver, other] = savers([&first, &second]);
-    let (saved, reader) = stop_while_reading(&first, &second, &mut saver, other);
-    // Its grant and its membership end; its memory does not come back.
+    assert_eq!(overdue(&first), (false, 0));
+    let Midst { saved, reader, .. } = stop_while_reading(&first, &second, &mut saver, other);
+    // Its grants and its membership end; its memory does not come back.
     let began = Instant::now();
-    while lending(&first).quarantined_bytes == 0 {
-        assert!(began.elapsed() < PATIENCE, "nothing is quarantined: {:?}", lending(&first));
+    let held = loop {
+        let held = lending(&first);
+        if held.quarantined_bytes > 0 && held.quarantined_bytes == held.pinned_bytes {
+            break held;
+        }
+        assert!(began.elapsed() < PATIENCE, "what is overdue is not quarantined: {held:?}");
         sleep(Duration::from_millis(50));
-    }
-    let held = lending(&first);
+    };
     assert!(held.pins > 0 && held.quarantines > 0, "{held:?}");
+    assert_eq!(overdue(&first), (true, held.quarantined_bytes));
     // Everything else is used again, several times over.
     evict(&mut saver, &saved, Media::ALL);
     for _ in 0..4 {
@@ -204,10 +254,11 @@ fn a_reader_that_is_stopped_past_its_time_reads_nothing_recycled_and_the_memory_
     let after = lending(&first);
     assert_eq!((after.pins, after.quarantined_bytes), (held.pins, held.quarantined_bytes), "{after:?}");
     second.signal(Signal::CONT);
-    let mut other = reader.join().expect("no recycled byte is shown");
+    let (mut other, _) = reader.join().expect("no recycled byte is shown");
     // It says that it reads no more, whatever has become of its life.
     await_nothing_lent(&first);
     assert_eq!(lending(&first).quarantined_bytes, 0);
+    assert_eq!(overdue(&first), (false, 0));
     assert_eq!(fetching(&second).wrong_checksums, 0, "it has read what it was granted or nothing");
     knows_all(&first, 2);
     knows_all(&second, 2);
@@ -217,18 +268,24 @@ fn a_reader_that_is_stopped_past_its_time_reads_nothing_recycled_and_the_memory_
     let before = fetching(&second).fetched_shm;
     other.check_ready(&fresh);
     assert_eq!(fetching(&second).fetched_shm - before, 20);
+    first.stays_within_its_bill();
+    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
 fn a_reader_that_is_killed_in_the_midst_gives_its_pins_back_by_its_death() {
     let etcd = Etcd::start();
-    let (first, mut second) = pair(&etcd, sharing);
+    let (first, mut second) = pair(&etcd, sharing_in_steps);
     let [mut saver, other] = savers([&first, &second]);
-    let (_, reader) = stop_while_reading(&first, &second, &mut saver, other);
+    let Midst { reader, .. } = stop_while_reading(&first, &second, &mut saver, other);
+    let held = lending(&first);
     second.kill();
+    // All pins are for shared memory, so that no end of a connection frees them. It was stopped and says no Released,
+    // and what time ends is quarantined: it is its process that is watched.
     await_nothing_lent(&first);
     let lent = lending(&first);
     assert_eq!((lent.readers, lent.quarantined_bytes, lent.quarantines), (0, 0, 0), "{lent:?}");
+    assert!(lent.cut_off > held.cut_off && lent.expired == held.expired, "{held:?}, then {lent:?}");
     drop(reader.join().expect("no wrong byte"));
     first.assert_serves();
     // Its next process reads again.
@@ -240,17 +297,25 @@ fn a_reader_that_is_killed_in_the_midst_gives_its_pins_back_by_its_death() {
     await_installed(&first, &second);
     Saver::connect(&second.socket(), "again").check_ready(&saved);
     assert_eq!(fetching(&second).fetched_shm, 20);
+    first.stays_within_its_bill();
+    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
 fn a_source_that_is_killed_in_the_midst_costs_misses_and_nothing_else() {
     let etcd = Etcd::start();
-    let (mut first, second) = pair(&etcd, sharing);
+    let (mut first, second) = pair(&etcd, sharing_in_steps);
     let [mut saver, other] = savers([&first, &second]);
-    let (_, reader) = stop_while_reading(&first, &second, &mut saver, other);
+    let Midst { fetched: before, reader, .. } = stop_while_reading(&first, &second, &mut saver, other);
     first.kill();
     second.signal(Signal::CONT);
-    let mut other = reader.join().expect("no wrong byte");
+    let (mut other, missed) = reader.join().expect("no wrong byte");
+    // What it had not asked for nobody else has. That is counted where it was missed, and as nothing worse.
+    assert!(missed > 0, "all of it came from the dead");
+    let seen = fetching(&second);
+    let lost = |of: &FetchingReport| of.missing + of.busy + of.deadline;
+    assert!(lost(&seen) > lost(&before), "{missed} were missed: {before:?}, then {seen:?}");
+    assert_eq!((seen.wrong_checksums, seen.corrupt, seen.violations), (0, 0, 0), "{seen:?}");
     first.restart();
     eventually("the new life is known and empty", || {
         let page = second.metadata();
@@ -265,6 +330,8 @@ fn a_source_that_is_killed_in_the_midst_costs_misses_and_nothing_else() {
     other.check_ready(&fresh);
     assert_eq!(fetching(&second).fetched_shm - before, 20);
     await_nothing_lent(&first);
+    first.stays_within_its_bill();
+    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
@@ -293,6 +360,8 @@ fn whoever_cannot_prove_who_he_is_gets_no_arena() {
     let lent = lending(&first);
     assert_eq!((lent.readers, lent.readers_refused), (1, 2), "{lent:?}");
     read(40);
+    first.stays_within_its_bill();
+    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
@@ -319,4 +388,6 @@ fn another_user_gets_no_arena_from_a_peer_socket_though_he_reaches_it() {
     await_installed(&first, &second);
     other.check_ready(&saved);
     assert_eq!((fetching(&second).fetched_shm, lending(&first).readers), (20, 1));
+    first.stays_within_its_bill();
+    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
 }

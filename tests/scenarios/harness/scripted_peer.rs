@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use orbitkv::peers::socket_path;
 use orbitkv_native::clock::monotonic_ns;
 use orbitkv_native::entropy;
 use orbitkv_native::quic::{
@@ -16,7 +18,8 @@ use orbitkv_wire::inventory::{Requester, SourceStream};
 use orbitkv_wire::membership::{Contact, Format, HASH_VERSION, MemberRecord};
 use orbitkv_wire::payload::{Binding, FromSource, Part, Splitter};
 
-use super::{Etcd, eventually};
+use super::peer_socket::{REQUESTER_PROOF, SOURCE_PROOF};
+use super::{Etcd, PeerSocket, eventually};
 
 /// Bytes of payload that it lets come before it has read some.
 pub const WINDOW_BYTES: u32 = 256 * 1024;
@@ -166,6 +169,23 @@ impl ScriptedPeer {
             peer.heard.iter().any(is_it).then_some(())
         });
         dialled
+    }
+
+    /// Joins the peer socket of shard 0 of the node at the other end, which gives its arena for what this connection
+    /// alone can show.
+    pub fn share(&mut self, connection: ConnectionId, source: &MemberRecord) -> PeerSocket {
+        let [own, theirs] = [REQUESTER_PROOF, SOURCE_PROOF]
+            .map(|label| self.endpoint.shared_secret(connection, label).expect("the connection is open"));
+        let path = socket_path(Path::new(&source.contact.peer_socket), ShardIndex(0));
+        let mut socket = PeerSocket::show(&path, &own);
+        self.until("the source shares its arena", |_| {
+            // Who has waited too long for the source to know the connection is turned away, and comes again.
+            if !socket.hear() {
+                socket = PeerSocket::show(&path, &own);
+            }
+            socket.has_joined(&theirs).then_some(())
+        });
+        socket
     }
 
     /// Waits until the connection is lost, and says how.
