@@ -1,5 +1,5 @@
-//! How far a benchmark is: its parts one after the other, and the time that is left if those to come take as long as those
-//! that were made.
+//! How far a benchmark is: its parts one after the other, and the time that is left if those to come take as long as
+//! those that were made.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub struct Pace {
     began: Instant,
     parts: usize,
     /// Parts that are behind.
-    over: usize,
+    behind: usize,
     /// Of those, parts that were made since it began.
     made: usize,
 }
@@ -21,28 +21,28 @@ pub struct Pace {
 impl Pace {
     /// So many parts, none of them made.
     pub fn over(parts: usize) -> Pace {
-        Pace { began: Instant::now(), parts, over: 0, made: 0 }
+        Pace { began: Instant::now(), parts, behind: 0, made: 0 }
     }
 
     /// Says which part begins.
     pub fn tell(&self, part: &str) {
-        progress(&format!("{part}: {} of {}{}", self.over + 1, self.parts, self.left()));
+        progress(&format!("{part}: {} of {}{}", self.behind + 1, self.parts, self.left()));
     }
 
     /// A part was made.
     pub fn done(&mut self) {
-        self.over += 1;
+        self.behind += 1;
         self.made += 1;
     }
 
     /// A part was there.
     pub fn skip(&mut self) {
-        self.over += 1;
+        self.behind += 1;
     }
 
     /// The time that is left, with a comma before it; nothing before a part was made.
     pub fn left(&self) -> String {
-        words(self.began.elapsed(), self.made, self.parts.saturating_sub(self.over))
+        words(self.began.elapsed(), self.made, self.parts.saturating_sub(self.behind))
     }
 }
 
@@ -73,8 +73,8 @@ mod tests {
     fn what_was_there_is_behind_and_took_no_time() {
         let mut pace = Pace::over(3);
         pace.skip();
-        assert_eq!((pace.over, pace.left().as_str()), (1, ""));
+        assert_eq!((pace.behind, pace.left().as_str()), (1, ""));
         pace.done();
-        assert_eq!((pace.over, pace.left().as_str()), (2, ", 0 s left"));
+        assert_eq!((pace.behind, pace.left().as_str()), (2, ", 0 s left"));
     }
 }

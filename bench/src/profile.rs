@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Profile {
     /// Small sizes, to see that everything runs.
     Ci,
-    /// The sizes of the gates; whoever has one size of them takes `dense` and `formal` for that.
+    /// The sizes of the gates; a benchmark with one size takes `dense` and `formal` for it.
     #[value(aliases = ["dense", "formal"])]
     Full,
 }

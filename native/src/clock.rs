@@ -16,14 +16,18 @@ pub fn boottime_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Boottime))
 }
 
+/// The largest number of a process that the kernel gives; clocks of larger ones name something else.
+const PROCESS_MAX: libc::pid_t = 1 << 22;
+
 /// Nanoseconds that the threads of a process have run, in user space and in the kernel; those that have ended count.
 ///
 /// # Errors
 /// If there is no such process.
 pub fn processor_ns(process: u32) -> io::Result<u64> {
-    let no_process = || io::Error::from_raw_os_error(libc::ESRCH);
-    let process = libc::pid_t::try_from(process).map_err(|_| no_process())?;
+    let process = libc::pid_t::try_from(process).ok().filter(|process| (1..=PROCESS_MAX).contains(process));
+    let process = process.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
     let mut clock = 0;
+    // rustix has no clock of another process, and what /proc says of threads forgets those that have ended.
     // SAFETY: the call writes one clock id to the place that is borrowed for it.
     match unsafe { libc::clock_getcpuclockid(process, &mut clock) } {
         0 => {}
@@ -34,12 +38,16 @@ pub fn processor_ns(process: u32) -> io::Result<u64> {
     if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    Ok(sum(time.tv_sec, time.tv_nsec))
 }
 
 fn nanoseconds(time: Timespec) -> u64 {
-    // Both clocks start at boot, so neither part is negative and the sum fits for 584 years.
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    sum(time.tv_sec, time.tv_nsec)
+}
+
+/// Clocks that start at boot or with a process: neither part is negative, and the sum fits for 584 years.
+fn sum(seconds: i64, nanoseconds: i64) -> u64 {
+    seconds as u64 * 1_000_000_000 + nanoseconds as u64
 }
 
 #[cfg(test)]
@@ -72,7 +80,7 @@ mod tests {
         std::thread::spawn(move || spin(20_000_000)).join().expect("it counts");
         let used = own() - before;
         assert!(used > 1_000_000, "{used} ns");
-        assert!(processor_ns(u32::MAX).is_err() && processor_ns(i32::MAX as u32).is_err());
+        assert!([0, i32::MAX as u32, u32::MAX].iter().all(|process| processor_ns(*process).is_err()));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Numbers for tests: they look random and are the same in every run.
 
+use crate::resilience::retry::{SCATTER_STEP, scatter};
+
 /// Dice of one seed (splitmix64).
 pub struct Dice(pub u64);
 
 impl Dice {
     /// One of the sides, from 0 on.
     pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ word >> 31) % sides
+        self.0 = self.0.wrapping_add(SCATTER_STEP);
+        scatter(self.0) % sides
     }
 
     /// Of any size with fewer than so many bits.

@@ -64,7 +64,7 @@ fn nodes_register_show_each_other_and_withdraw() {
     first.restart();
     assert_eq!(knows(&first, &["a", "b"]).epoch, Some(3));
     second.assert_serves();
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn an_etcd_outage_costs_a_life_and_no_service() {
     assert_eq!(page.epoch, Some(2));
     assert_ne!(page.membership.incarnation, before);
     assert!(node.stderr().contains("could not be renewed in time"), "{}", node.stderr());
-    node.stays_within_its_bill();
+    node.assert_within_bill();
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_paused_node_finds_its_life_over() {
     let page = knows(&other, &["a", "b"]);
     assert_eq!(page.membership.members[0].epoch, 2);
     assert_eq!(node.metadata().membership.fences, 1);
-    [&node, &other].into_iter().for_each(Node::stays_within_its_bill);
+    [&node, &other].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_name_that_lives_elsewhere_and_ports_that_are_taken_are_refused_by_name() {
     assert_eq!(ended.status.code(), Some(3), "{ended:#?}");
     assert!(ended.stderr.contains(&format!("--peer-addr 127.0.0.1:{port}")), "{ended:#?}");
     assert_eq!(knows(&first, &["a"]).membership.fences, 0);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn ports_that_a_dead_process_is_about_to_lose_are_waited_for() {
     let node = order("a", port, &etcd).start();
     holder.join().expect("no panic");
     knows(&node, &["a"]);
-    node.stays_within_its_bill();
+    node.assert_within_bill();
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn without_etcd_a_node_serves_and_joins_when_it_comes() {
     etcd.launch(0);
     etcd.wait_ready();
     assert_eq!(knows(&node, &["a"]).epoch, Some(1));
-    node.stays_within_its_bill();
+    node.assert_within_bill();
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_node_keeps_its_key_and_its_epoch() {
     assert_eq!(key(&record(&etcd)), Some(published));
     assert_eq!(fs::read_to_string(&epoch).expect("kept"), "42\n");
     // None of the later ones lives.
-    node.stays_within_its_bill();
+    node.assert_within_bill();
     assert!(node.terminate().success());
     fs::write(&epoch, "many\n").expect("room");
     let again = || order("a", free_port(), &etcd).try_start_beside(&node).err().expect("refused");

@@ -96,7 +96,7 @@ fn a_leader_may_die_and_a_quorum_that_is_lost_fences_at_the_deadline() {
     etcd.launch(dead);
     etcd.wait_ready();
     assert_healed(&first, &second, &mut savers, &saved);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_gap_in_the_watch_suspends_until_it_is_read_anew() {
     savers[0].save(&saved);
     await_installed(&first, &second);
     assert_reads(&first, &second, &mut savers, &saved);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn an_etcd_from_an_old_copy_is_refused_by_name_until_all_have_new_lives() {
     }
     savers[0].check_ready(&saved);
     assert_healed(&first, &second, &mut savers, &saved);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn endpoints_that_are_gone_are_passed_over_and_another_etcd_is_not_believed() {
     await_installed(&first, &second);
     assert_reads(&first, &second, &mut savers, &saved);
     assert_eq!(second.metadata().membership.fences, 0);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn an_etcd_without_space_costs_members_nothing_and_says_so_to_whoever_joins() {
     for node in [&first, &second, &late] {
         let page = knows_all(node, 3);
         assert_eq!((page.membership.fences, page.epoch), (0, Some(1)));
-        node.stays_within_its_bill();
+        node.assert_within_bill();
     }
 }
 
@@ -246,7 +246,7 @@ fn a_foreign_format_is_refused_by_name_and_nothing_is_written() {
     // Once the old cluster is gone, the node founds its own.
     etcd.ctl(&["del", "/orbitkv/v2/test/format"]);
     assert_eq!(knows_all(&node, 1).epoch, Some(1));
-    node.stays_within_its_bill();
+    node.assert_within_bill();
 }
 
 /// Certificates of an authority of the test's own.
@@ -398,5 +398,5 @@ fn an_etcd_with_certificates_and_users_admits_whoever_has_both() {
         node.await_metadata("it has the settings", |page| page.config.version > 0);
     }
     let refused = unlucky.iter().map(|(node, _)| node);
-    refused.chain([&first, &second, &third]).for_each(Node::stays_within_its_bill);
+    refused.chain([&first, &second, &third]).for_each(Node::assert_within_bill);
 }

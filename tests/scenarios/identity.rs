@@ -61,7 +61,7 @@ fn a_stranger_gets_no_session_and_no_answer() {
     assert_eq!(after.handshakes, before.handshakes, "nothing of it was worked on");
     assert_eq!((after.connections, after.lending.connections), (before.connections, 0));
     assert_blocks_go_round(&first, &second, &mut savers);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_key_that_is_not_in_the_record_is_refused_in_both_directions() {
     assert_blocks_go_round(&first, &second, &mut savers);
     etcd.ctl(&["del", "/orbitkv/v2/test/members/c"]);
     knows_all(&first, 2);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn the_right_key_without_its_private_half_is_refused_in_both_directions() {
     assert_blocks_go_round(&first, &second, &mut savers);
     etcd.ctl(&["del", "/orbitkv/v2/test/members/c"]);
     knows_all(&first, 2);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_second_process_of_a_name_is_refused_with_the_holder_and_its_time() {
     assert_eq!(record_of(&etcd, "a"), held);
     assert_eq!(first.metadata().membership.fences, 0);
     assert_blocks_go_round(&first, &second, &mut savers);
-    [&first, &second, &other].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second, &other].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -185,5 +185,5 @@ fn only_a_process_at_the_same_ports_takes_a_name_over() {
     elsewhere
         .await_metadata("it names the new holder", |page| page.membership.detail.contains("with epoch 2"));
     assert_eq!(successor.metadata().membership.fences, 0);
-    [&elsewhere, &successor].into_iter().for_each(Node::stays_within_its_bill);
+    [&elsewhere, &successor].into_iter().for_each(Node::assert_within_bill);
 }

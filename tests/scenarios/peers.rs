@@ -219,10 +219,14 @@ fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     let missed: Vec<_> = outcomes.iter().flatten().collect();
     let came = outcomes.len() - missed.len();
     assert!(outcomes.len() == MANY && came > 0 && !missed.is_empty(), "{outcomes:?}");
-    assert!(missed.iter().all(|outcome| **outcome == BlockOutcome::Missing), "{outcomes:?}");
+    // Its silence may be noticed after their time is over.
+    let is_lost =
+        |outcome: &BlockOutcome| [BlockOutcome::Missing, BlockOutcome::DeadlineExceeded].contains(outcome);
+    assert!(missed.iter().all(|outcome| is_lost(outcome)), "{outcomes:?}");
     // The operator sees what became of them, that a call has failed, and that whoever told of them is gone.
     let brought = peers(&second).fetching;
-    assert_eq!((brought.fetched, brought.missing), (came as u64, missed.len() as u64), "{brought:?}");
+    let lost = brought.missing + brought.deadline;
+    assert_eq!((brought.fetched, lost), (came as u64, missed.len() as u64), "{brought:?}");
     assert_eq!((brought.wrong_checksums, brought.violations), (0, 0), "{brought:?}");
     assert!(brought.calls_failed > 0, "{brought:?}");
     second.await_metadata("its session is lost", |page| {
@@ -240,7 +244,7 @@ fn a_source_that_dies_in_the_midst_costs_misses_and_nothing_else() {
     Saver::connect(&first.socket(), "again").save(&fresh);
     await_installed(&first, &second);
     other.check_ready(&fresh);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 /// Kills a source and starts it again at once: its successor answers for nothing of the old life. How long after the
@@ -292,7 +296,7 @@ fn kill_and_return() -> Duration {
     assert_eq!((epoch, contact.address, contact.shards), (2, held.address, held.shards));
     let taken = UdpSocket::bind(held.address).err().map(|error| error.kind());
     assert_eq!(taken, Some(ErrorKind::AddrInUse), "{}", held.address);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
     started
 }
 
@@ -301,7 +305,7 @@ fn a_source_that_is_back_at_once_answers_for_nothing_of_its_old_life() {
     const AT_ONCE: Duration = Duration::from_millis(100);
     // Whoever is late is held to the same, but is not the case that is meant: a busy machine has another try.
     let mut late = Vec::new();
-    while late.len() < 3 {
+    while late.len() < 10 {
         match kill_and_return() {
             started if started <= AT_ONCE => return,
             started => late.push(started),
@@ -333,9 +337,9 @@ fn a_requester_that_dies_in_the_midst_leaves_no_pins() {
     await_nothing_lent(&first);
     let lent = peers(&first).lending;
     assert_eq!((lent.pinned_bytes, lent.quarantined_bytes, lent.egress_waiting_bytes), (0, 0, 0), "{lent:?}");
-    assert!(lent.cut_off > 0, "the operator sees that it was cut off: {lent:?}");
+    assert!(lent.cut_off + lent.expired > 0, "the operator sees that it ended early: {lent:?}");
     first.assert_serves();
-    first.stays_within_its_bill();
+    first.assert_within_bill();
 }
 
 #[test]
@@ -379,7 +383,7 @@ fn a_fenced_node_serves_its_engines_and_comes_back_with_its_cache() {
     assert!(query(&mut saver, &saved).places.iter().all(|place| *place == Place::Ssd));
     saver.check_ready(&saved);
     assert_eq!(reads() - before, 200);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]
@@ -399,7 +403,7 @@ fn a_node_that_slept_longer_than_its_lease_lends_nothing_of_its_old_life() {
     await_installed(&first, &second);
     other.check_ready(&saved);
     assert_eq!(first.metadata().membership.fences, 1);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 /// A member that the test plays, and a block that `a` holds in the life that it has when this one joins.
@@ -499,7 +503,7 @@ fn has_lent_nothing_since(node: &Node, expired: u64) {
     let shown = format!("orbitkv_grants_total{{shard=\"0\",kind=\"lease_expired\"}} {expired}\n");
     assert!(metrics.contains(&shown), "no {shown} in {metrics}");
     node.assert_serves();
-    node.stays_within_its_bill();
+    node.assert_within_bill();
 }
 
 #[test]
@@ -519,7 +523,7 @@ fn the_first_request_to_a_node_that_slept_longer_than_its_lease_is_refused() {
     let connection = asker.connect();
     let expired = asker.stays_refused_until_the_next_life(connection);
     has_lent_nothing_since(&first, expired);
-    second.stays_within_its_bill();
+    second.assert_within_bill();
 }
 
 #[test]
@@ -569,7 +573,7 @@ fn noise_on_the_ports_changes_nothing() {
     let seen = peers(&first);
     assert!(seen.datagrams_dropped > 0, "{seen:#?}");
     assert_eq!(seen.protocol_errors, 0);
-    [&first, &second].into_iter().for_each(Node::stays_within_its_bill);
+    [&first, &second].into_iter().for_each(Node::assert_within_bill);
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl Stage {
         assert_eq!(self.lending().quarantined_bytes, 0);
         assert_eq!(peers(&self.node).protocol_errors, 0);
         self.node.assert_serves();
-        self.node.stays_within_its_bill();
+        self.node.assert_within_bill();
     }
 }
 
@@ -437,7 +437,7 @@ fn an_expired_place_is_not_told_again_and_keeps_its_bytes_until_its_reader_lets_
     let mut socket = stage.share();
     let key = fresh_key();
     let residence = stage.save(key, 0);
-    let asked = request_over(Transport::Shm, stage.binding, 1, 1_500, &[residence]);
+    let asked = request_over(Transport::Shm, stage.binding, 1, 4_000, &[residence]);
     let places = lent(&stage.peer.ask(stage.connection, &asked), &socket, &[bytes_of(key, 0)]);
     let (node, peer) = (&stage.node, &mut stage.peer);
     peer.until("the grant expires", |_| (peers(node).lending.expired == 1).then_some(()));

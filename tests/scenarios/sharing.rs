@@ -268,8 +268,8 @@ fn a_reader_that_is_stopped_past_its_time_reads_nothing_recycled_and_the_memory_
     let before = fetching(&second).fetched_shm;
     other.check_ready(&fresh);
     assert_eq!(fetching(&second).fetched_shm - before, 20);
-    first.stays_within_its_bill();
-    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
+    first.assert_within_bill();
+    second.assert_within_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
@@ -297,8 +297,8 @@ fn a_reader_that_is_killed_in_the_midst_gives_its_pins_back_by_its_death() {
     await_installed(&first, &second);
     Saver::connect(&second.socket(), "again").check_ready(&saved);
     assert_eq!(fetching(&second).fetched_shm, 20);
-    first.stays_within_its_bill();
-    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
+    first.assert_within_bill();
+    second.assert_within_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
@@ -330,8 +330,8 @@ fn a_source_that_is_killed_in_the_midst_costs_misses_and_nothing_else() {
     other.check_ready(&fresh);
     assert_eq!(fetching(&second).fetched_shm - before, 20);
     await_nothing_lent(&first);
-    first.stays_within_its_bill();
-    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
+    first.assert_within_bill();
+    second.assert_within_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
@@ -360,8 +360,8 @@ fn whoever_cannot_prove_who_he_is_gets_no_arena() {
     let lent = lending(&first);
     assert_eq!((lent.readers, lent.readers_refused), (1, 2), "{lent:?}");
     read(40);
-    first.stays_within_its_bill();
-    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
+    first.assert_within_bill();
+    second.assert_within_bill_with_mapped(ARENA_BYTES);
 }
 
 #[test]
@@ -388,6 +388,6 @@ fn another_user_gets_no_arena_from_a_peer_socket_though_he_reaches_it() {
     await_installed(&first, &second);
     other.check_ready(&saved);
     assert_eq!((fetching(&second).fetched_shm, lending(&first).readers), (20, 1));
-    first.stays_within_its_bill();
-    second.stays_within_its_bill_with_mapped(ARENA_BYTES);
+    first.assert_within_bill();
+    second.assert_within_bill_with_mapped(ARENA_BYTES);
 }

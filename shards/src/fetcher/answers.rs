@@ -151,13 +151,11 @@ impl Fetcher {
         }
     }
 
-    /// The next route; the busy one is the last, if there is time for it.
+    /// The next route; the busy one is the last.
     fn on_busy(&mut self, number: u64, index: usize, not_before: Moment) {
         let Some((copy, candidate)) = self.turn_away(number, index) else { return };
         let fetch = self.fetches.get_mut(&copy).expect("just turned away");
-        if not_before < fetch.deadline {
-            fetch.routes.push_back(Route { candidate, not_before });
-        }
+        fetch.routes.push_back(Route { candidate, not_before });
         self.unplace(copy);
     }
 

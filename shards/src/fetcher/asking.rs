@@ -13,6 +13,7 @@ use super::effect::FetcherEffect;
 use super::lines::{Line, LineId, Reach};
 use super::operation::{Operation, Part, Stage, Talk};
 use super::order::{Place, Turn};
+use super::settings::SOURCE_GRACE;
 use super::{FETCH_TIME_MAX, Fetcher, FetcherSettings, Timer};
 use crate::resilience::deadline::Step;
 use crate::resilience::gate::Class;
@@ -241,8 +242,9 @@ impl Fetcher {
         self.figures.residences += parts.len() as u64;
 
         let stall_due = now + self.settings.stall_wait;
-        // Rounded up: it ends here before its source says that it has.
-        let deadline_ms = (deadline - now).as_nanos().div_ceil(1_000_000);
+        // Rounded up and with something more: it ends here before its source says that it has, and what was read of
+        // its memory is let go in time.
+        let deadline_ms = (deadline - now + SOURCE_GRACE).as_nanos().div_ceil(1_000_000);
         let deadline_ms = deadline_ms.clamp(1, u128::from(DEADLINE_MS_MAX)) as u32;
         let (wanted, open) = (parts.len(), parts.len());
         let operation = Operation {

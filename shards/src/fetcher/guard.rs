@@ -203,9 +203,7 @@ impl Guard {
                 None => breaker.close(),
             }
         }
-        if let RetryBudget::EveryWindow(every) = &mut self.extra_asks {
-            every.set_share(settings.extra_permille);
-        }
+        self.extra_asks.set_share(settings.extra_permille);
     }
 
     pub fn note(&mut self, source: SourceStream, call: Call, fate: Fate) {

@@ -11,7 +11,7 @@ use super::guard::Fate;
 use super::operation::Ending;
 use super::order::{Place, Route, Setback, Turn};
 use super::{Fetcher, Timer};
-use crate::resilience::retry::{Attempt, Backoff};
+use crate::resilience::retry::{Backoff, SCATTER_STEP, scatter};
 use crate::time::Moment;
 
 /// Number of a line, unique in the life of the room.
@@ -268,7 +268,9 @@ impl Fetcher {
         let seed = self.origin ^ id.0;
         let line = self.lines.get_mut(&id).expect("a line that is lost");
         line.failures = line.failures.saturating_add(1);
-        let pause = backoff.pause_from_base(Attempt(line.failures), scatter(seed, line.failures));
+        // Another for each core and each loss in a row, so that those of many nodes do not dial together.
+        let random = scatter(seed.wrapping_add(u64::from(line.failures).wrapping_mul(SCATTER_STEP)));
+        let pause = backoff.pause_after(line.failures, random);
         line.reach = Reach::Closed(now + pause);
         line.used = now;
         self.is_due = true;
@@ -332,13 +334,4 @@ impl Fetcher {
         self.fetches.get_mut(&turn.2).expect("a queued fetch").fail(setback);
         self.unplace(turn.2);
     }
-}
-
-/// A number that every seed and every loss in a row give another of, so that the cores of many nodes do not dial together
-/// (SplitMix64).
-fn scatter(seed: u64, failures: u32) -> u64 {
-    let mut mixed = seed.wrapping_add(u64::from(failures).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }

@@ -236,9 +236,18 @@ impl Fetcher {
     /// As [`Fetcher::cancel`], because the time of the last who waited for it is over: the step that used it is told.
     pub fn expire(&mut self, copy: CopyId, now: Moment) {
         if self.fetches.contains_key(&copy) {
-            self.blame(copy, now);
-            self.fail(copy, BlockOutcome::Cancelled);
+            self.run_out(copy, BlockOutcome::Cancelled, now);
         }
+    }
+
+    /// The time of a fetch is over. It counts against its source only if that had some.
+    fn run_out(&mut self, copy: CopyId, outcome: BlockOutcome, now: Moment) {
+        let since = self.fetches[&copy].attempt.map(|attempt| attempt.since);
+        if since.is_some_and(|since| now.since(since) >= self.least_patience()) {
+            self.report_trial(copy, TrialOutcome::TimedOut);
+        }
+        self.blame(copy, now);
+        self.fail(copy, outcome);
     }
 
     /// Told before every turn: whether all that sources have sent is with the room. While it is not, nobody is
@@ -324,11 +333,7 @@ impl Fetcher {
             }
             let (_, timer) = self.timers.pop_first().expect("one has fired");
             match timer {
-                Timer::Deadline(copy) => {
-                    self.report_trial(copy, TrialOutcome::TimedOut);
-                    self.blame(copy, now);
-                    self.fail(copy, BlockOutcome::DeadlineExceeded);
-                }
+                Timer::Deadline(copy) => self.run_out(copy, BlockOutcome::DeadlineExceeded, now),
                 Timer::Retry(copy) => self.unplace(copy),
                 Timer::Stall(number) => self.on_stall(number, now),
                 Timer::Drain(number) => self.on_undrained(number, now),

@@ -1,6 +1,7 @@
 //! What is to be brought, where it may be had, and how far that is.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use orbitkv_wire::engine::answers::BlockOutcome;
 use orbitkv_wire::identity::{BlockHash, GroupId, Medium, NamespaceDigest, Sequence};
@@ -150,7 +151,10 @@ impl Setback {
     }
 }
 
-/// The order in which fetches wait: by class, then by deadline, then by age.
+/// How long a fetch that has time lets those pass that have less.
+const PASSED_FOR: Duration = Duration::from_secs(1);
+
+/// The order in which fetches wait: by class, then by deadline for as long as one may be passed, then by age.
 pub(super) type Turn = ((Class, Moment), u64, CopyId);
 
 impl Fetch {
@@ -184,7 +188,7 @@ impl Fetch {
     }
 
     pub fn turn(&self) -> Turn {
-        ((self.order.class, self.deadline), self.age, self.order.copy)
+        ((self.order.class, self.deadline.min(self.since + PASSED_FOR)), self.age, self.order.copy)
     }
 
     /// The current route has failed.

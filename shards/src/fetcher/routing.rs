@@ -97,7 +97,12 @@ impl Fetcher {
             }
             None => {
                 let is_crowded = next.is_some() && wake.is_some();
-                let outcome = if is_crowded { BlockOutcome::Busy } else { fetch.outcome() };
+                let outcome = match fetch.outcome() {
+                    _ if is_crowded => BlockOutcome::Busy,
+                    // Who may have it rests for longer than there is time: that is no miss.
+                    BlockOutcome::Missing if wake.is_some() => BlockOutcome::DeadlineExceeded,
+                    outcome => outcome,
+                };
                 self.fetches.insert(copy, fetch);
                 self.fail(copy, outcome);
             }

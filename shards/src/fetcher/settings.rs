@@ -10,6 +10,9 @@ use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 /// Longest that a block is brought: what takes longer than any grant is given up.
 pub const FETCH_TIME_MAX: Duration = Duration::from_millis(GRANT_MS_MAX as u64);
 
+/// How much later than here its time is over at a source: until then it has heard what has become of it.
+pub(super) const SOURCE_GRACE: Duration = Duration::from_secs(1);
+
 /// Bounds of the room, for one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetcherSettings {

@@ -97,7 +97,7 @@ impl Fetcher {
     }
 
     /// Least time in which an answer is waited for, whatever share it has: what is called silence.
-    fn least_patience(&self) -> Duration {
+    pub(super) fn least_patience(&self) -> Duration {
         self.settings.stall_wait / PATIENCE_PART
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::resilience::retry::{Attempt, Backoff};
+use crate::resilience::retry::{Backoff, SCATTER_STEP, scatter};
 use crate::time::Moment;
 
 /// Bounds of a pause.
@@ -49,23 +49,20 @@ impl Pace {
     pub fn fail(&mut self, now: Moment) {
         self.failures = self.failures.saturating_add(1);
         let backoff = Backoff { base: self.bounds.min, cap: self.bounds.max };
-        let pause = backoff.pause_from_base(Attempt(self.failures), self.random());
+        let pause = backoff.pause_after(self.failures, self.random());
         self.due = now + pause;
     }
 
     /// Waits for about as long as it makes sense to, from half of `most` on.
     pub fn wait(&mut self, most: Duration, now: Moment) {
         let backoff = Backoff { base: most / 2, cap: most };
-        let pause = backoff.pause_from_base(Attempt(1), self.random());
+        let pause = backoff.pause_after(1, self.random());
         self.due = now + pause;
     }
 
-    /// The next number of its sequence. SplitMix64: every seed gives another.
+    /// The next number of its sequence.
     fn random(&mut self) -> u64 {
-        self.jitter = self.jitter.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.jitter;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.jitter = self.jitter.wrapping_add(SCATTER_STEP);
+        scatter(self.jitter)
     }
 }

@@ -311,24 +311,27 @@ impl View {
 
     /// Members that place keys otherwise than this program, with the version of their hash, in order of name.
     pub fn foreign_hash(&self) -> impl Iterator<Item = (NodeId, u16)> {
-        let records = self.seen.values().filter_map(|seen| seen.record.as_ref());
-        let foreign = records.filter(|record| !record.contact.places_alike());
+        let foreign = self.present().filter(|record| !record.contact.places_alike());
         foreign.map(|record| (record.node, record.contact.hash_version))
+    }
+
+    /// Records of the latest life that is known of their node.
+    fn present(&self) -> impl Iterator<Item = &MemberRecord> {
+        let records = self.seen.values().filter_map(|seen| seen.record.as_ref());
+        records.filter(|record| {
+            let highest = self.highest.get(&record.node);
+            highest.is_some_and(|highest| {
+                (highest.epoch, highest.life) == (record.epoch, Some(record.incarnation))
+            })
+        })
     }
 
     /// Everybody who may be spoken to. Whoever places keys otherwise may not, and has blocks all the same: the roster
     /// is then one in part.
     pub fn roster(&self) -> Roster {
-        let is_the_one = |record: &&MemberRecord| {
-            let highest = self.highest.get(&record.node);
-            highest.is_some_and(|highest| {
-                (highest.epoch, highest.life) == (record.epoch, Some(record.incarnation))
-            })
-        };
         let newest = self.patched.values().copied().max();
-        let records = self.seen.values().filter_map(|seen| seen.record.as_ref()).filter(is_the_one);
         let (alike, foreign): (Vec<&MemberRecord>, Vec<&MemberRecord>) =
-            records.partition(|record| record.contact.places_alike());
+            self.present().partition(|record| record.contact.places_alike());
         let roster = Roster::new(newest.unwrap_or(self.known), alike.into_iter());
         if newest.is_some() || !foreign.is_empty() { roster.in_part() } else { roster }
     }

@@ -88,6 +88,17 @@ impl Allowance {
     }
 }
 
+/// Another number for each, that looks random (the end of SplitMix64).
+#[must_use]
+pub const fn scatter(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// What a sequence that is scattered goes on by.
+pub const SCATTER_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Backoff {
     /// Most that is waited after this call.
     #[must_use]
@@ -104,11 +115,11 @@ impl Backoff {
         Duration::from_nanos((draw * self.ceiling(attempt).as_nanos() as f64) as u64)
     }
 
-    /// The pause after this call of whoever is not to come back at once, for any random number: from the base to the
-    /// ceiling.
+    /// The pause of whoever is not to come back at once, after so many failures in a row and for any random number: from
+    /// the base to twice that after the first, and so on up to the cap.
     #[must_use]
-    pub fn pause_from_base(&self, attempt: Attempt, random: u64) -> Duration {
-        let span = self.ceiling(attempt).saturating_sub(self.base).as_nanos() as u64;
+    pub fn pause_after(&self, failures: u32, random: u64) -> Duration {
+        let span = self.ceiling(Attempt(failures)).saturating_sub(self.base).as_nanos() as u64;
         self.base + Duration::from_nanos(random % (span + 1))
     }
 }
@@ -118,6 +129,14 @@ impl RetryBudget {
     #[must_use]
     pub const fn whole(extra_share: f64) -> RetryBudget {
         RetryBudget::Whole { extra_share, first: 0, extra: 0 }
+    }
+
+    /// Another share from now on, in thousandths.
+    pub fn set_share(&mut self, permille: u32) {
+        match self {
+            RetryBudget::Whole { extra_share, .. } => *extra_share = f64::from(permille) / 1_000.0,
+            RetryBudget::EveryWindow(budget) => budget.set_share(permille),
+        }
     }
 
     /// Takes a call that is being made.
@@ -227,11 +246,11 @@ mod tests {
         assert_eq!(backoff.ceiling(Attempt(1_000)), backoff.cap);
         assert_eq!(backoff.pause(Attempt(3), 0.99), Duration::from_nanos(15));
         assert_eq!(backoff.pause(Attempt(3), 0.0), Duration::ZERO);
-        let from_base = |attempt, random| backoff.pause_from_base(Attempt(attempt), random).as_nanos();
-        assert_eq!([0, 1, 2, 3].map(|random| from_base(1, random)), [2, 3, 4, 2]);
-        assert_eq!((from_base(0, u64::MAX), from_base(u32::MAX, 30), from_base(9, 31)), (2, 32, 2));
+        let after = |failures, random| backoff.pause_after(failures, random).as_nanos();
+        assert_eq!([0, 1, 2, 3].map(|random| after(1, random)), [2, 3, 4, 2]);
+        assert_eq!((after(0, u64::MAX), after(u32::MAX, 30), after(9, 31)), (2, 32, 2));
         let narrow = Backoff { cap: Duration::from_nanos(1), ..backoff };
-        assert_eq!(narrow.pause_from_base(Attempt(5), 77), narrow.base);
+        assert_eq!(narrow.pause_after(5, 77), narrow.base);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::save::{Eviction, slot_bytes};
 use super::throttle::SlotPurpose;
 use super::wishes::WishEnd;
 use super::{Shard, Tag};
+use crate::fetcher::FETCH_TIME_MAX;
 use crate::key::{EntryId, StateKey};
 use crate::leases::LeaseToken;
 use crate::residents::{CopyId, Dram, Provenance, Ssd};
@@ -55,7 +56,7 @@ pub struct FetchOrder {
     pub bytes: u64,
     /// Demand, or what nobody waits for.
     pub class: Class,
-    /// When it is of no use any more.
+    /// When it is of no use any more: [`FETCH_TIME_MAX`] from now at the latest.
     pub until: Moment,
 }
 
@@ -189,6 +190,7 @@ impl Shard {
     /// Somebody waits for a fill, until then. Whoever brings a peer's block hears of it, unless it has been told of one
     /// who waits as long.
     pub(super) fn await_fill(&mut self, copy: CopyId, until: Moment) {
+        let until = until.min(self.now + FETCH_TIME_MAX);
         let fill = self.fills.get_mut(&copy).expect("what is waited for is under way");
         let was_ahead = fill.class == Class::Background;
         if let Some(known) = fill.until.as_mut().filter(|known| was_ahead || **known < until) {
@@ -215,6 +217,7 @@ impl Shard {
         slot: Slot,
         (class, until): (Class, Moment),
     ) -> CopyId {
+        let until = until.min(self.now + FETCH_TIME_MAX);
         let bytes = self.residents.entry(id).bytes;
         let copy = self.residents.insert_copy(slot, Some(id));
         self.slot_owners.insert(slot.id, copy);

@@ -107,7 +107,7 @@ pub(super) struct Fill {
     pub purpose: FillPurpose,
     /// Demand, or what was begun ahead and nobody has come to wait for: so whoever brings it knows it.
     pub class: Class,
-    /// If a peer sends them: how long whoever brings them may take, as far as it has been told.
+    /// If a peer sends them: how long whoever brings them has been told that it may take.
     pub until: Option<Moment>,
     /// Acquires that wait.
     pub waiters: Vec<Waiter>,

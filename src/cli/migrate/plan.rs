@@ -18,6 +18,8 @@ use crate::quantity::Span;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most operations: every move looks at all that are left.
 const OPERATIONS_MAX: usize = 256;
+/// Most mentions of state by operations, for the same reason.
+const TOUCHES_MAX: usize = 4_096;
 /// Most requests or writes a day of one entry: more than 11 million a second.
 const PER_DAY_MAX: u64 = 1_000_000_000_000;
 
@@ -87,6 +89,10 @@ fn parse(text: &str) -> Result<Document, String> {
     if document.operation.len() > OPERATIONS_MAX {
         let operations = document.operation.len();
         return Err(format!("{operations} operations, and a plan has at most {OPERATIONS_MAX}; join some"));
+    }
+    let touches: usize = document.operation.iter().map(|operation| operation.touches.len()).sum();
+    if touches > TOUCHES_MAX {
+        return Err(format!("operations touch state {touches} times, and at most {TOUCHES_MAX}; join some"));
     }
     if let Some(twice) = document.operation.iter().find(|operation| !names.insert(&operation.name)) {
         return Err(format!("the operation `{}` stands there twice; name each once", twice.name));
@@ -243,7 +249,7 @@ mod tests {
                 FILE.replace("[writes_per_day]", "[writes_per_day]\nlog = 1"),
                 "has `log`, which no operation touches",
             ),
-            (FILE.replace("= 86400", "= 1000000000001"), "`blocks` has 1000000000001 a day"),
+            (FILE.replace("= 86400", &format!("= {}", PER_DAY_MAX + 1)), "`blocks` has 1000000000001 a day"),
             (
                 (0..257)
                     .map(|n| format!("[[operation]]\nname = \"{n}\"\nrequests_per_day = 1\ntouches = []\n"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orbitkv_native::arena::{Arena, Checksum};
 use orbitkv_native::quic::{self, DialRefusal, Endpoint, Purpose, ReadError, ReadState, StreamId};
-use orbitkv_shards::fetcher::{ConnectionId, FETCH_TIME_MAX, Fetcher, FetcherEffect, StreamEnd, Violation};
+use orbitkv_shards::fetcher::{ConnectionId, Fetcher, FetcherEffect, StreamEnd, Violation};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
 use orbitkv_shards::resilience::breaker::Change;
@@ -84,7 +84,6 @@ impl Payload {
                 }
                 FetchEffect::Await { copy, until } => {
                     self.begin(&mut orders, shard, around);
-                    let until = until.min(around.now + FETCH_TIME_MAX);
                     self.fetcher.on_awaited(copy, until, around.now);
                 }
             }

@@ -1,7 +1,7 @@
 //! What the planner is told and what is made of its plans: the blocks that begin to be fetched in one turn are one
 //! batch, and whoever is to be asked first goes before the others.
 
-use orbitkv_shards::fetcher::{Candidate, FETCH_TIME_MAX, Order};
+use orbitkv_shards::fetcher::{Candidate, Order};
 use orbitkv_shards::index::Replicas;
 use orbitkv_shards::key::StateKey;
 use orbitkv_shards::planner::{Choice, Load, OwnerEvidence, Preference, Route, Trial, TrialOutcome, Want};
@@ -56,7 +56,7 @@ impl Payload {
             if let Some(first) = first {
                 candidates[..=first].rotate_right(1);
             }
-            let until = order.until.min(now + FETCH_TIME_MAX);
+            let until = order.until;
             let order = Order {
                 copy: order.copy,
                 namespace: *shard.namespaces().digest(order.key.namespace),

@@ -375,13 +375,13 @@ impl Node {
     }
 
     /// Its resident memory has never been more than its bill.
-    pub fn stays_within_its_bill(&self) {
-        self.stays_within_its_bill_with_mapped(0);
+    pub fn assert_within_bill(&self) {
+        self.assert_within_bill_with_mapped(0);
     }
 
-    /// As [`Self::stays_within_its_bill`], for a node that has mapped so much of other nodes' arenas: what it has read
+    /// As [`Self::assert_within_bill`], for a node that has mapped so much of other nodes' arenas: what it has read
     /// there is resident here, too, and on their bills.
-    pub fn stays_within_its_bill_with_mapped(&self, mapped_bytes: u64) {
+    pub fn assert_within_bill_with_mapped(&self, mapped_bytes: u64) {
         let memory = self.metadata().memory;
         let most_bytes = memory.bill_bytes + mapped_bytes;
         let is_within = (1..=most_bytes).contains(&memory.rss_peak_bytes);

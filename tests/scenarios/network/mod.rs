@@ -82,7 +82,7 @@ impl Cluster {
     /// Memory has stayed within the bill, nothing is quarantined, no byte was wrong, and nobody broke the protocol.
     fn has_kept_its_bounds(&self) {
         for node in &self.nodes {
-            node.stays_within_its_bill();
+            node.assert_within_bill();
             let page = node.metadata();
             let seen = page.shards[0].peers.as_ref().expect("a node of a cluster");
             assert_eq!((seen.protocol_errors, seen.fetching.violations), (0, 0), "{seen:#?}");

@@ -72,6 +72,18 @@ fn a_failed_dial_is_a_failed_route_and_a_pause() {
 }
 
 #[test]
+fn who_has_less_time_than_a_source_rests_is_out_of_time_and_misses_nothing() {
+    let mut rig = Rig::new();
+    rig.begin(1, &[at("a")]);
+    rig.step();
+    rig.fail_dials();
+    rig.ended.clear();
+    rig.begin_within(order(2, u64::from(BYTES)), &[at("a")], 50);
+    rig.step();
+    assert_eq!(rig.outcome(), Err(BlockOutcome::DeadlineExceeded));
+}
+
+#[test]
 fn what_was_not_asked_waits_for_a_lost_source() {
     let mut rig = Rig::with(FetcherSettings { operations_max: 1, ..FetcherSettings::default() });
     rig.begin(1, &[at("a")]);

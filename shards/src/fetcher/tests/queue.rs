@@ -11,6 +11,9 @@ use super::rig::*;
 use crate::fetcher::*;
 use crate::residents::CopyId;
 
+/// How much more time than a fetch has its source is told.
+const GRACE_MS: u32 = 1_000;
+
 #[test]
 fn what_begins_before_one_turn_is_asked_for_together() {
     let mut rig = Rig::new();
@@ -63,10 +66,27 @@ fn the_source_hears_the_time_of_who_has_most() {
     rig.begin_within(order(1, 100), &[at("a")], 30);
     rig.begin_within(order(2, 100), &[at("a")], 700);
     rig.connect();
-    assert_eq!(rig.asked[&rig.operation("a")].authorize.deadline_ms, 700);
+    assert_eq!(rig.asked[&rig.operation("a")].authorize.deadline_ms, 700 + GRACE_MS);
     rig.begin_within(order(3, 100), &[at("b")], 10 * u64::from(DEADLINE_MS_MAX));
     rig.connect();
     assert_eq!(rig.asked[&rig.operation("b")].authorize.deadline_ms, DEADLINE_MS_MAX);
+}
+
+#[test]
+fn who_has_time_is_passed_for_a_second_and_then_goes_first() {
+    let mut rig =
+        Rig::with(FetcherSettings { residences_max: 1, operations_max: 1, ..FetcherSettings::default() });
+    rig.begin_within(order(1, u64::from(BYTES)), &[at("a")], 60_000);
+    rig.pass(500);
+    rig.begin_within(order(2, u64::from(BYTES)), &[at("a")], 400);
+    rig.begin_within(order(3, u64::from(BYTES)), &[at("a")], 600);
+    rig.connect();
+    for expected in [2, 1, 3] {
+        let number = rig.operation("a");
+        assert_eq!(rig.blocks(number), [expected]);
+        rig.grant_all(number);
+        rig.serve(number, 0);
+    }
 }
 
 #[test]
@@ -90,19 +110,20 @@ fn who_waits_longer_gives_a_fetch_more_time_wherever_it_is() {
     }
 
     // Asked for: its source was told of less, and is asked again when that is over.
-    let mut rig = Rig::new();
+    let stall_wait = Duration::from_secs(5);
+    let mut rig = Rig::with(FetcherSettings { stall_wait, ..FetcherSettings::default() });
     rig.begin_within(order(1, u64::from(BYTES)), &[at("a")], 200);
     rig.connect();
     let first = rig.operation("a");
-    assert_eq!(rig.asked[&first].authorize.deadline_ms, 200);
-    rig.room.on_awaited(CopyId(1), after(&rig, 500), rig.now);
-    rig.pass(200);
+    assert_eq!(rig.asked[&first].authorize.deadline_ms, 200 + GRACE_MS);
+    rig.room.on_awaited(CopyId(1), after(&rig, 2_000), rig.now);
+    rig.pass(200 + u64::from(GRACE_MS));
     assert!(rig.ended.is_empty(), "somebody still waits");
     rig.stream_over(first, StreamEnd::Reset { code: StopCause::Deadline as u64 });
     let again = rig.operation("a");
-    assert_eq!((again == first, rig.asked[&again].authorize.deadline_ms), (false, 300));
+    assert_eq!((again == first, rig.asked[&again].authorize.deadline_ms), (false, 800 + GRACE_MS));
     assert_eq!(rig.room.figures().calls_failed, 0);
-    rig.pass(299);
+    rig.pass(799);
     assert!(rig.ended.is_empty());
     rig.pass(1);
     assert_eq!(rig.outcome(), Err(BlockOutcome::DeadlineExceeded));

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{StreamId, SubscriberSettings};
-use crate::resilience::retry::{Attempt, Backoff};
+use crate::resilience::retry::Backoff;
 
 /// Dials that nobody has answered, and streams that wait for their turn.
 #[derive(Debug, Default)]
@@ -49,5 +49,5 @@ impl Dials {
 /// The pause before a stream is dialed again, after so many failures in a row.
 pub(super) fn pause(settings: &SubscriberSettings, failures: u32, jitter: u64) -> Duration {
     let backoff = Backoff { base: settings.redial_min, cap: settings.redial_max };
-    backoff.pause_from_base(Attempt(failures.saturating_add(1)), jitter)
+    backoff.pause_after(failures.saturating_add(1), jitter)
 }

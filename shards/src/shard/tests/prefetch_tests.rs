@@ -6,7 +6,8 @@ use orbitkv_wire::identity::Medium;
 use super::super::command::Media;
 use super::super::recover::FillPurpose;
 use super::super::{Command, FetchEffect, FetchOrder, OrderKind, Outcome};
-use super::rig::{BOTH, DRAM, FOREVER, Fault, KIB, Rig, SSD, digest, holder, settings};
+use super::rig::{BOTH, DRAM, Fault, KIB, Rig, SSD, digest, holder, settings};
+use crate::fetcher::FETCH_TIME_MAX;
 use crate::leases::ConnectionId;
 use crate::resilience::gate::Class;
 use crate::time::Moment;
@@ -293,7 +294,10 @@ fn who_joins_a_fetch_that_was_given_up_a_moment_ago_makes_it_demand() {
     assert_eq!(rig.counters().prefetch_yielded, 2);
     let tag = rig.submit_acquire(holder(1, 1, 2), &[7]);
     let effects: Vec<FetchEffect> = std::iter::from_fn(|| rig.shard.poll_fetch()).collect();
-    assert!(effects.contains(&FetchEffect::Await { copy: ahead[0].copy, until: FOREVER }), "{effects:?}");
+    assert!(
+        effects.contains(&FetchEffect::Await { copy: ahead[0].copy, until: rig.now + FETCH_TIME_MAX }),
+        "{effects:?}"
+    );
     assert!(rig.shard.is_wanted(ahead[0].copy) && !rig.shard.is_wanted(ahead[1].copy));
     // Once is enough.
     rig.submit_acquire(holder(2, 1, 2), &[7]);
