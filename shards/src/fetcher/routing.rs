@@ -89,20 +89,17 @@ impl Fetcher {
             (None, Some(_)) => Some(now + self.settings.redial_min),
             (None, None) => wake,
         };
-        match wake.filter(|wake| *wake < fetch.deadline) {
+        let is_crowded = next.is_some() && wake.is_some();
+        // Whose sources rest for longer than it has time is out of time then, and has missed nothing.
+        let is_known = is_crowded || fetch.outcome() != BlockOutcome::Missing;
+        match wake.filter(|wake| *wake < fetch.deadline || !is_known) {
             Some(wake) => {
                 fetch.place = Place::Resting(wake);
                 self.timers.insert((wake, Timer::Retry(copy)));
                 self.fetches.insert(copy, fetch);
             }
             None => {
-                let is_crowded = next.is_some() && wake.is_some();
-                let outcome = match fetch.outcome() {
-                    _ if is_crowded => BlockOutcome::Busy,
-                    // Who may have it rests for longer than there is time: that is no miss.
-                    BlockOutcome::Missing if wake.is_some() => BlockOutcome::DeadlineExceeded,
-                    outcome => outcome,
-                };
+                let outcome = if is_crowded { BlockOutcome::Busy } else { fetch.outcome() };
                 self.fetches.insert(copy, fetch);
                 self.fail(copy, outcome);
             }

@@ -135,7 +135,7 @@ fn it_names_no_less_time_than_what_somebody_waits_for_and_ends_in_its_own() {
         .map(|number| (rig.blocks(number), rig.asked[&number].authorize.deadline_ms))
         .collect();
     // No source ends it before we do.
-    assert_eq!(asked, [(vec![2], 10_000), (vec![1], 10_000)]);
+    assert_eq!(asked, [(vec![2], 11_000), (vec![1], 11_000)]);
     rig.pass(100);
     assert_eq!(rig.ended, [(CopyId(1), Err(BlockOutcome::DeadlineExceeded))]);
 }

@@ -137,9 +137,9 @@ proptest! {
                 Step::Pass(milliseconds) => rig.now = rig.now + Duration::from_millis(milliseconds),
             }
             rig.step();
-            // The head of demand is who is due first; a promoted one keeps its number.
+            // The head of demand is who waits for longest; a promoted one waits from then on.
             let demand = waiting.iter().filter(|(_, (class, _))| *class == Class::Demand);
-            let head = demand.map(|(_, (_, since))| *since).next();
+            let head = demand.map(|(_, (_, since))| *since).min();
             let is_old = head.is_some_and(|since| rig.now.since(since) > Duration::from_millis(50));
             if head.is_some() && (is_old || waiting.len() > places / 2) {
                 let before = waiting.len();
