@@ -1,7 +1,6 @@
 //! Fetches that nobody waits for: they go when nothing else is to be asked for, one operation a source at a time, within
 //! a share of the bytes that may be on their way, and have one route. When somebody comes to wait for one it is
-//! demand from then on (chapter 3.7), with the time of who waits for it longest, the wish
-//! among them.
+//! demand from then on (chapter 3.7), with the time of who waits for it longest, the wish among them.
 
 use super::lines::Line;
 use super::order::{Place, Turn};

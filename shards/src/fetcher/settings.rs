@@ -7,7 +7,8 @@ use crate::flow::pacing::Rate;
 use crate::resilience::retry::CALLS;
 use orbitkv_wire::bounds::{GRANT_KEYS_MAX, GRANT_MS_MAX};
 
-/// Longest that a block is brought: what takes longer than any grant is given up.
+/// Longest that a block is brought from when somebody last came to wait for it: what takes longer than any grant is
+/// given up.
 pub const FETCH_TIME_MAX: Duration = Duration::from_millis(GRANT_MS_MAX as u64);
 
 /// How much later than here its time is over at a source: until then it has heard what has become of it.

@@ -72,42 +72,45 @@ fn the_source_hears_the_time_of_who_has_most() {
     assert_eq!(rig.asked[&rig.operation("b")].authorize.deadline_ms, DEADLINE_MS_MAX);
 }
 
-#[test]
-fn who_has_time_is_passed_for_a_second_and_then_goes_first() {
-    let mut rig =
-        Rig::with(FetcherSettings { residences_max: 1, operations_max: 1, ..FetcherSettings::default() });
-    rig.begin_within(order(1, u64::from(BYTES)), &[at("a")], 60_000);
-    rig.pass(500);
-    rig.begin_within(order(2, u64::from(BYTES)), &[at("a")], 400);
-    rig.begin_within(order(3, u64::from(BYTES)), &[at("a")], 600);
+/// A room that asks a source for one block after the other.
+fn one_by_one() -> Rig {
+    Rig::with(FetcherSettings { residences_max: 1, operations_max: 1, ..FetcherSettings::default() })
+}
+
+/// What waits for `a` is asked for and comes in this order.
+#[track_caller]
+fn are_brought(rig: &mut Rig, copies: [u32; 3]) {
     rig.connect();
-    for expected in [2, 1, 3] {
+    for copy in copies {
         let number = rig.operation("a");
-        assert_eq!(rig.blocks(number), [expected]);
+        assert_eq!(rig.blocks(number), [copy]);
         rig.grant_all(number);
         rig.serve(number, 0);
     }
 }
 
 #[test]
+fn who_has_time_is_passed_for_a_second_and_then_goes_first() {
+    let mut rig = one_by_one();
+    rig.begin_within(order(1, u64::from(BYTES)), &[at("a")], 60_000);
+    rig.pass(500);
+    rig.begin_within(order(2, u64::from(BYTES)), &[at("a")], 400);
+    rig.begin_within(order(3, u64::from(BYTES)), &[at("a")], 600);
+    are_brought(&mut rig, [2, 1, 3]);
+}
+
+#[test]
 fn who_waits_longer_gives_a_fetch_more_time_wherever_it_is() {
     let after = |rig: &Rig, millis| rig.now + Duration::from_millis(millis);
     // Queued: it goes behind who has less time now.
-    let mut rig =
-        Rig::with(FetcherSettings { residences_max: 1, operations_max: 1, ..FetcherSettings::default() });
+    let mut rig = one_by_one();
     for (copy, millis) in [(1, 100), (2, 300), (3, 600)] {
         rig.begin_within(order(copy, u64::from(BYTES)), &[at("a")], millis);
     }
     rig.step();
     rig.room.on_awaited(CopyId(1), after(&rig, 400), rig.now);
     rig.room.on_awaited(CopyId(3), after(&rig, 200), rig.now);
-    rig.connect();
-    for expected in [2, 1, 3] {
-        let number = rig.operation("a");
-        assert_eq!(rig.blocks(number), [expected]);
-        rig.grant_all(number);
-        rig.serve(number, 0);
-    }
+    are_brought(&mut rig, [2, 1, 3]);
 
     // Asked for: its source was told of less, and is asked again when that is over.
     let stall_wait = Duration::from_secs(5);
