@@ -14,8 +14,8 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every text file, in order of path. Hidden folders other than `.ci` and folders that a
-/// tool has tagged as a cache are left out.
+/// Every text file, in order of path. Hidden folders other than `.ci`, `target`, and folders that a tool has tagged as
+/// a cache are left out: with cargo's output elsewhere, `target` has what our own tools put there and no tag.
 pub fn files() -> Vec<File> {
     let mut files = Vec::new();
     collect(root(), &mut files);
@@ -28,7 +28,8 @@ fn collect(folder: &Path, files: &mut Vec<File>) {
         let entry = entry.expect("the tree is readable");
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap_or_default());
         let kind = entry.file_type().expect("the tree is readable");
-        let left_out = (name.starts_with('.') && name != ".ci") || path.join("CACHEDIR.TAG").exists();
+        let is_output = path == root().join("target") || path.join("CACHEDIR.TAG").exists();
+        let left_out = (name.starts_with('.') && name != ".ci") || is_output;
         if kind.is_dir() && !left_out {
             collect(&path, files);
         } else if kind.is_file()
